@@ -1,0 +1,212 @@
+"""Why: the dynamic program in plain Python, step by step, and the reasons behind a plan in words.
+
+`recurrence` is the paper's DP as one would write it on a blackboard. Its records drive the lessons
+and are held equal to the compiled kernels by tests::
+
+    V[i, r] = max( V[i+1, r],  max over b of  value[i, b] + V[i+1, r - demand[i] * e_b] )
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tao import planners, readiness
+from tao.model import Params, Placement, Plan, Session, Snapshot, Value
+from tao.planners import Case
+
+Left = tuple[int, ...]  # remaining quanta per node, nodes by id
+Cell = tuple[int, Left]  # (index of the session to decide, sessions by id; remaining quanta)
+
+
+class Step(NamedTuple):
+    """One cell of the table: what it read, what it chose (a node's index, or None: skip) and why."""
+
+    cell: Cell
+    reads: tuple[Cell, ...]
+    value: Value
+    choice: int | None
+    message: str
+
+
+def recurrence(problem: Case) -> dict[Cell, Step]:
+    """Every reachable cell of the DP table, last session first; plain Python, for small snapshots.
+
+    >>> from tao.model import Node
+    >>> snap = Snapshot(0.0, (Node("n0", 3),), (Session("a", 2), Session("b", 3)))
+    >>> table = recurrence(planners.case(snap, Params(quantum_tokens=1, reserve_tokens=0)))
+    >>> table[0, (3,)].message
+    'a (2 quanta): skip it, (0, 1, 3) beats (0, 1, 2) on n0'
+    """
+    demand, free, prefer, spare = (x.tolist() for x in planners.quantize(problem))
+    layers = [{tuple(free)}]
+    for i in range(len(demand)):
+        taken = {_take(r, b, demand[i]) for r in layers[i] for b in prefer[i] if _fits(r, b, demand[i])}
+        layers.append(layers[i] | taken)
+    last = len(demand)
+    steps = {(last, r): Step((last, r), (), Value(0, 0, 0), None, "nobody is left") for r in layers[last]}
+    for i in range(last - 1, -1, -1):
+        for r in sorted(layers[i], reverse=True):
+            nodes = [b for b in prefer[i] if _fits(r, b, demand[i])]
+            nodes.sort(key=lambda b: (problem.tier[i, b], -r[b] - spare[b], b))
+            steps[i, r] = _decide(problem, i, r, demand[i], nodes, steps)
+    return steps
+
+
+def backtrack(problem: Case, steps: dict[Cell, Step]) -> list[Step]:
+    """The steps that the best plan follows, from all room and the first session on."""
+    demand, free, _, _ = (x.tolist() for x in planners.quantize(problem))
+    left, path = tuple(free), []
+    for i in range(len(demand)):
+        step = steps[i, left]
+        path.append(step)
+        if step.choice is not None:
+            left = _take(left, step.choice, demand[i])
+    return path
+
+
+def regret(plan: Plan, best: Plan) -> Value:
+    """What `plan` gives up against `best`, component by component (0, 0, 0 where they tie)."""
+    return Value(*(b - p for b, p in zip(best.value, plan.value, strict=True)))
+
+
+def why_admitted(snapshot: Snapshot, plan: Plan, params: Params | None = None) -> dict[str, str]:
+    """For each admitted session, the value of its place in words."""
+    known = {s.id: s for s in snapshot.sessions}
+    return {
+        p.session: _worth(known[p.session], p, snapshot.now_s, params or Params()) for p in plan.placements
+    }
+
+
+def why_deferred(snapshot: Snapshot, plan: Plan, params: Params | None = None) -> dict[str, str]:
+    """For each deferred session, what kept it out: its size, the node list, or better company."""
+    params = params or Params()
+    left = {node: max(free, 0) for node, free in snapshot.free_tokens(params).items()}
+    empty = dict(left)
+    problem = planners.case(snapshot, params)
+    demand = dict(zip((s.id for s in problem.sessions), problem.demand.tolist(), strict=True))
+    for p in plan.placements:
+        left[p.node] -= demand[p.session]
+    reasons = {}
+    for i, s in enumerate(problem.sessions):
+        if s.id in plan.deferred:
+            usable = [b.id for b in problem.nodes if s.eligible is None or b.id in s.eligible]
+            reasons[s.id] = _kept_out(problem, i, usable, empty, left, demand, plan)
+    return reasons
+
+
+def _fits(left: Left, b: int, demand: int) -> bool:
+    return b >= 0 and left[b] >= demand
+
+
+def _take(left: Left, b: int, demand: int) -> Left:
+    return (*left[:b], left[b] - demand, *left[b + 1 :])
+
+
+def _decide(problem: Case, i: int, left: Left, demand: int, nodes: list[int], steps: dict[Cell, Step]) -> Step:
+    skip: Cell = (i + 1, left)
+    best, choice = steps[skip].value, None
+    reads, offers = [skip], []
+    for b in nodes:
+        read = (i + 1, _take(left, b, demand))
+        offer = Value.sum((problem.value(i, b), steps[read].value))
+        reads.append(read)
+        offers.append((offer, b))
+        if offer > best or (offer == best and choice is None):
+            best, choice = offer, b
+    message = _message(problem, i, demand, steps[skip].value, offers, choice)
+    return Step((i, left), tuple(reads), best, choice, message)
+
+
+def _message(
+    problem: Case, i: int, demand: int, skip: Value, offers: list[tuple[Value, int]], choice: int | None
+) -> str:
+    who = f"{problem.sessions[i].id} ({demand:,} quanta)"
+    if not offers:
+        return f"{who}: skip it, it fits nowhere"
+    named = {b: f"{_triple(value)} on {problem.nodes[b].id}" for value, b in offers}
+    if choice is None:
+        return f"{who}: skip it, {_triple(skip)} beats {', '.join(named.values())}"
+    others = [text for b, text in named.items() if b != choice] + [f"{_triple(skip)} without it"]
+    best = dict((b, value) for value, b in offers)[choice]
+    verb = "ties with" if best == skip or [v for v, _ in offers].count(best) > 1 else "beats"
+    return f"{who}: place it, {named[choice]} {verb} {', '.join(others)}"
+
+
+def _triple(v: Value) -> str:
+    return f"({v.credit:,}, {v.ready:,}, {v.tokens:,})"
+
+
+def _worth(s: Session, p: Placement, now_s: float, params: Params) -> str:
+    note = s.cached.get(p.node)
+    cache = "no cache there"
+    if note is not None:
+        cache = f"{note.tokens:,} tokens cached there {now_s - note.seen_at_s:.1f} s ago"
+    return f"credit {p.value.credit:,} ({cache}), {readiness_words(s, now_s, params)}, {p.value.tokens:,} tokens"
+
+
+def readiness_words(s: Session, now_s: float, params: Params) -> str:
+    """The ready bit of a session and the rule behind it, in words."""
+    if s.phase != "tool":
+        return "ready (its request is waiting)"
+    p = readiness.predict(s.tool, now_s, params)
+    state = "ready" if p.ready else "not ready"
+    if p.rule == "completed":
+        return f"{state} (its tool has returned)"
+    if p.rule == "void":
+        return f"{state} (all predictions are void)"
+    if p.return_s == float("inf"):
+        return f"{state} (by {p.rule}: waits for ever)"
+    when = f"due in {p.return_s - now_s:.1f} s" if p.return_s >= now_s else f"overdue by {now_s - p.return_s:.1f} s"
+    return f"{state} (by {p.rule}: {when})"
+
+
+def _kept_out(
+    problem: Case,
+    i: int,
+    usable: list[str],
+    empty: dict[str, int],
+    left: dict[str, int],
+    demand: dict[str, int],
+    plan: Plan,
+) -> str:
+    s, need = problem.sessions[i], int(problem.demand[i])
+    if not usable:
+        return "it may use none of the nodes"
+    roomiest = max(usable, key=lambda node: empty[node])
+    if need > empty[roomiest]:
+        return f"it needs {need:,} tokens, more than any node it may use has free (at most {empty[roomiest]:,})"
+    open_node = max(usable, key=lambda node: left[node])
+    if need <= left[open_node]:
+        return (
+            f"it would still fit on {open_node} ({left[open_node]:,} tokens left for its {need:,}), "
+            f"but in quanta of {problem.params.quantum_tokens:,} it does not"
+        )
+    swap = _best_swap(problem, i, usable, left, demand, plan)
+    short = f"it needs {need:,} tokens and {open_node} has {left[open_node]:,} left"
+    if swap is None:
+        return f"{short}; no single admitted session could make room"
+    other, change = swap
+    verdict = "which is worth less" if change < Value(0, 0, 0) else "which this planner did not look for"
+    if change == Value(0, 0, 0):
+        verdict = "which is worth the same"
+    return f"{short}; for {other.session} on {other.node} it would change the value by {_signed(change)}, {verdict}"
+
+
+def _best_swap(
+    problem: Case, i: int, usable: list[str], left: dict[str, int], demand: dict[str, int], plan: Plan
+) -> tuple[Placement, Value] | None:
+    """The admitted session for which session i could move in at the best change of value."""
+    index = {b.id: k for k, b in enumerate(problem.nodes)}
+    swaps = [
+        (Value(*(new - old for new, old in zip(problem.value(i, index[p.node]), p.value, strict=True))), p)
+        for p in plan.placements
+        if p.node in usable and int(problem.demand[i]) <= left[p.node] + demand[p.session]
+    ]
+    if not swaps:
+        return None
+    change, other = max(swaps, key=lambda swap: swap[0])
+    return other, change
+
+
+def _signed(v: Value) -> str:
+    return "(" + ", ".join(f"{x:+,}" for x in v) + ")"

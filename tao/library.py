@@ -1,0 +1,42 @@
+"""The snapshots and notebooks that come with the package, in a checkout or an installed wheel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tao import codec
+from tao.model import InputError, Snapshot
+
+_HERE = Path(__file__).parent
+
+
+def folder(name: str) -> Path:
+    """The folder `data` or `notebooks`: inside an installed package, or beside it in a checkout."""
+    installed = _HERE / f"_{name}"
+    return installed if installed.is_dir() else _HERE.parent / name
+
+
+def snapshot_names() -> list[str]:
+    """The names that `load` knows, sorted."""
+    return sorted(path.stem for path in (folder("data") / "snapshots").glob("*.json"))
+
+
+def load(name_or_path: str | Path) -> Snapshot:
+    """A snapshot by name (see `snapshot_names`) or from a JSON file; raises `InputError` if it is neither.
+
+    >>> len(load("dp_beats_short_first").nodes) >= 1
+    True
+    """
+    path = Path(name_or_path)
+    if not path.is_file() and str(name_or_path) in snapshot_names():
+        path = folder("data") / "snapshots" / f"{name_or_path}.json"
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        why = "it is not UTF-8 text" if isinstance(e, UnicodeDecodeError) else e.strerror or "it cannot be read"
+        presets = [n for n in snapshot_names() if not n.startswith("replay_")]
+        raise InputError(
+            f"no snapshot {str(name_or_path)!r} ({why}); give a JSON file, or one of {', '.join(presets)}, "
+            "replay_01, replay_02, ..."
+        ) from None
+    return codec.from_json(text, str(name_or_path))

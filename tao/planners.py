@@ -1,0 +1,347 @@
+"""Planners: from a frozen snapshot to a plan, each through the same arrays and the same tie rule.
+
+`plan(snapshot, "dp")` is the paper's dynamic program: demand rounded up and free capacity rounded
+down to quanta, exact for that rounded problem, best-fit decreasing beyond the state budget. The
+heuristics work on true token sizes. `exhaustive` tries everything, for lessons and tests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cmp_to_key
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tao import kernels, readiness, valuation
+from tao.model import InputError, Node, Params, Placement, Plan, Problem, Session, Snapshot, Value
+
+Ints = npt.NDArray[np.int64]
+
+GRID_CELLS = 4_000_000  # ours: tables up to 32 MB are filled as a grid, larger ones searched
+EXHAUSTIVE_LIMIT = 1_000_000  # ours: about ten seconds of plain Python
+
+
+@dataclass(frozen=True)
+class Case:
+    """A snapshot as arrays: n pool sessions and m nodes, both sorted by id.
+
+    demand int64[n] and free int64[m] in tokens (free >= 0), credit int64[n, m], ready int64[n],
+    tokens int64[n]; prefer int64[n, m] lists the nodes that a session may use and fits on, in the
+    order of the tie rule (more credit, last node, lower id), padded with -1. Nodes of equal
+    tier[i, b] tie in the first two; `dp` and `exhaustive` then take the one with more room left, so
+    that sessions without any cache spread over the nodes (ours).
+    """
+
+    sessions: tuple[Session, ...]
+    nodes: tuple[Node, ...]
+    params: Params
+    demand: Ints
+    free: Ints
+    credit: Ints
+    ready: Ints
+    tokens: Ints
+    prefer: Ints
+    tier: Ints
+    ageing: tuple[int, ...]
+
+    def value(self, i: int, b: int) -> Value:
+        """The triple of session i on node b."""
+        return Value(int(self.credit[i, b]), int(self.ready[i]), int(self.tokens[i]))
+
+    def total(self, choice: Ints) -> Value:
+        """The value of placing each session i on node choice[i] (-1: nowhere)."""
+        return Value.sum(self.value(i, b) for i, b in enumerate(choice.tolist()) if b >= 0)
+
+
+class Solution(NamedTuple):
+    """What a planner returns for a `Case`: int64[n] node or -1, and what it can say about it."""
+
+    choice: Ints
+    planner: str
+    exact: bool
+    problem: Problem
+    states: int = 0
+    reason: str = ""
+
+
+def case(snapshot: Snapshot, params: Params) -> Case:
+    """The arrays of a snapshot; raises `InputError` if its sums could leave 64 bits."""
+    sessions = tuple(sorted(snapshot.pool, key=lambda s: s.id))
+    nodes = tuple(sorted(snapshot.nodes, key=lambda b: b.id))
+    free_of = snapshot.free_tokens(params)
+    free = [free_of[b.id] for b in nodes]  # below 0 on an overfull node: nothing fits, not even size 0
+    demand = [snapshot.demand_tokens(s, params) for s in sessions]
+    extra = tuple(valuation.ageing(s, snapshot.now_s, params) for s in sessions)
+    index = {b.id: k for k, b in enumerate(nodes)}
+    credit = np.zeros((len(sessions), len(nodes)), np.int64)
+    prefer = np.full((len(sessions), len(nodes)), -1, np.int64)
+    tier = np.zeros((len(sessions), len(nodes)), np.int64)
+    for i, s in enumerate(sessions):
+        worth = [extra[i]] * len(nodes)
+        for node, note in s.cached.items():
+            worth[index[node]] += valuation.credit(note, snapshot.now_s, params)
+        usable = range(len(nodes)) if s.eligible is None else {index[node] for node in s.eligible}
+        last = index.get(valuation.last_node(s) or "", -1)
+        order = sorted((-worth[b], b != last, b) for b in usable if demand[i] <= free[b])
+        credit[i] = worth
+        for k, (_, _, b) in enumerate(order):
+            prefer[i, k] = b
+            tier[i, b] = k if k == 0 or order[k][:2] != order[k - 1][:2] else tier[i, order[k - 1][2]]
+    built = Case(
+        sessions,
+        nodes,
+        params,
+        np.array(demand, np.int64),
+        np.maximum(np.array(free, np.int64), 0),
+        credit,
+        np.array([readiness.session_ready(s, snapshot.now_s, params) for s in sessions], np.int64),
+        np.array([s.context_tokens for s in sessions], np.int64),
+        prefer,
+        tier,
+        extra,
+    )
+    _check_sums(built)
+    return built
+
+
+def plan(snapshot: Snapshot, planner: str = "dp", params: Params | None = None) -> Plan:
+    """Decide jointly which sessions of the waiting pool go to which node.
+
+    Raises `InputError` for an unknown planner, or when `exhaustive` would have too much to try.
+
+    >>> from tao.model import CacheNote
+    >>> snap = Snapshot(0.0, (Node("n0", 10_000),), (
+    ...     Session("a", 6_000), Session("b", 5_000, cached={"n0": CacheNote(4_000, 0.0)})))
+    >>> plan(snap).node_of(), plan(snap).value
+    ({'b': 'n0'}, Value(credit=4000, ready=1, tokens=5000))
+    """
+    if planner not in PLANNERS:
+        raise InputError(f"planner is {planner!r}; it must be one of {', '.join(PLANNERS)}")
+    problem = case(snapshot, params or Params())
+    return decode(problem, PLANNERS[planner](problem))
+
+
+def decode(problem: Case, solution: Solution) -> Plan:
+    """The `Plan` that a planner's solution stands for, with its upper bound."""
+    placements, deferred, aged = [], [], 0
+    for i, (s, b) in enumerate(zip(problem.sessions, solution.choice.tolist(), strict=True)):
+        if b < 0:
+            deferred.append(s.id)
+        else:
+            placements.append(Placement(s.id, problem.nodes[b].id, problem.value(i, b)))
+            aged += problem.ageing[i]
+    value = Value.sum(p.value for p in placements)
+    rounding_lost_nothing = bool((problem.demand % problem.params.quantum_tokens == 0).all())
+    proven = solution.exact and (solution.problem == "true" or rounding_lost_nothing)
+    return Plan(
+        tuple(placements),
+        tuple(deferred),
+        value,
+        solution.planner,
+        solution.exact,
+        solution.problem,
+        value if proven else upper_bound(problem),
+        solution.reason,
+        solution.states,
+        aged,
+    )
+
+
+class Quantized(NamedTuple):
+    """Demand rounded up and free room down to quanta, and `prefer` for those sizes (see `Case`).
+
+    Room on a node beyond what all sessions together could take is kept apart in `spare`.
+    """
+
+    demand: Ints
+    free: Ints
+    prefer: Ints
+    spare: Ints
+
+
+def quantize(problem: Case) -> Quantized:
+    """The rounded problem that the paper's DP solves; its placements always fit, but some are lost."""
+    q = problem.params.quantum_tokens
+    demand, free = -(-problem.demand // q), problem.free // q
+    prefer = _fitting(problem.prefer, demand, free)
+    wanted = np.array([demand[(prefer == b).any(axis=1)].sum() for b in range(len(free))], np.int64)
+    useful = np.minimum(free, wanted)
+    return Quantized(demand, useful, prefer, free - useful)
+
+
+def dp(problem: Case) -> Solution:
+    """Joint placement, exact for sizes in quanta; above the state budget best-fit decreasing instead.
+
+    TAO paper, section 3. A state is a distinct vector of remaining quanta.
+    """
+    budget = problem.params.state_budget
+    choice, states = solve_quantized(problem, quantize(problem), budget)
+    if states < 0:
+        reason = f"dp: more than {budget:,} states, so bfd placed"
+        return bfd(problem)._replace(reason=reason, states=budget + 1)
+    return Solution(choice, "dp", True, "quantized", states)
+
+
+def solve_quantized(problem: Case, rounded: Quantized, budget: int) -> tuple[Ints, int]:
+    """(int64[n] node or -1, number of states), by whichever kernel suits; states = -1 beyond the budget."""
+    demand, free, prefer, spare = rounded
+    tier = problem.tier
+    n, m = prefer.shape
+    if not (prefer >= 0).any():
+        return np.full(n, -1, np.int64), 1
+    cells = math.prod(left + 1 for left in free.tolist())
+    packed = pack(problem)
+    if packed is not None and (n + 1) * cells <= GRID_CELLS:
+        sizes, strides = free + 1, np.cumprod(np.append(1, free[:-1] + 1))
+        states = int(kernels.count_grid(demand, prefer, strides, sizes))
+        if states > budget:
+            return np.full(n, -1, np.int64), -1
+        table = np.empty((n + 1, cells), np.int64)
+        kernels.fill_grid(demand, prefer, packed, strides, sizes, table)
+        return kernels.trace_grid(demand, prefer, tier, spare, packed, strides, sizes, table), states
+    room = min(budget, (m + 1) ** n, cells)
+    low = problem.ready * _token_base(problem) + problem.tokens
+    low = np.repeat(low[:, None], m, axis=1)
+    choice, states = kernels.search_reachable(demand, free, prefer, tier, spare, problem.credit, low, room)
+    return choice, int(states)
+
+
+def bfd(problem: Case) -> Solution:
+    """Best-fit decreasing: largest first, each to the fitting node with the least room left."""
+    return _in_order(problem, "bfd", -problem.demand, tightest=True)
+
+
+def worst_fit(problem: Case) -> Solution:
+    """Worst-fit decreasing: largest first, each to the node with the most room (ThunderAgent's "BFD")."""
+    return _in_order(problem, "worst_fit", -problem.demand, tightest=False)
+
+
+def short_first(problem: Case) -> Solution:
+    """Smallest first, each to the node with the most room (ThunderAgent's resume rule)."""
+    return _in_order(problem, "short_first", problem.demand, tightest=False)
+
+
+def fifo(problem: Case) -> Solution:
+    """Longest waiting first, each to the node with the most room."""
+    since = [np.inf if s.waiting_since_s is None else s.waiting_since_s for s in problem.sessions]
+    return _in_order(problem, "fifo", np.array(since, np.float64), tightest=False)
+
+
+def _in_order(problem: Case, name: str, key: npt.NDArray[Any], tightest: bool) -> Solution:
+    order = np.argsort(key, kind="stable").astype(np.int64)  # stable: ties stay in order of id
+    choice = kernels.place_in_order(order, problem.demand, problem.free, problem.prefer, tightest)
+    return Solution(choice, name, False, "true")
+
+
+def exhaustive(problem: Case) -> Solution:
+    """Try every placement on true sizes (ours, for lessons and tests); raises `InputError` if too many."""
+    n, m = problem.prefer.shape
+    if (m + 1) ** n > EXHAUSTIVE_LIMIT:
+        raise InputError(
+            f"exhaustive would try {m + 1}**{n} placements of {n} sessions on {m} nodes; "
+            f"at most {EXHAUSTIVE_LIMIT:,} are allowed: use dp, or a smaller snapshot"
+        )
+    return Solution(try_everything(problem, problem.demand, problem.free, problem.prefer), "exhaustive", True, "true")
+
+
+def try_everything(problem: Case, demand: Ints, free: Ints, prefer: Ints) -> Ints:
+    """The best choice by brute force, any unit of size: int64[n]; of equals the first by the tie rule."""
+    n = len(demand)
+    sizes, left = demand.tolist(), free.tolist()
+    best_value, best = Value(-1, -1, -1), [-1] * n
+    chosen = [-1] * n
+
+    def visit(i: int, value: Value) -> None:
+        nonlocal best_value, best
+        if i == n:
+            if value > best_value:
+                best_value, best = value, chosen.copy()
+            return
+        fitting = [b for b in prefer[i].tolist() if b >= 0 and sizes[i] <= left[b]]
+        for b in sorted(fitting, key=lambda b: (problem.tier[i, b], -left[b], b)):
+            left[b] -= sizes[i]
+            chosen[i] = b
+            visit(i + 1, Value.sum((value, problem.value(i, b))))
+            left[b] += sizes[i]
+        chosen[i] = -1
+        visit(i + 1, value)
+
+    visit(0, Value(0, 0, 0))
+    return np.array(best, np.int64)
+
+
+PLANNERS: dict[str, Callable[[Case], Solution]] = {
+    "dp": dp,
+    "short_first": short_first,
+    "bfd": bfd,
+    "worst_fit": worst_fit,
+    "fifo": fifo,
+    "exhaustive": exhaustive,
+}
+
+
+def upper_bound(problem: Case) -> Value:
+    """A value that no plan on true sizes can exceed (ours): all room pooled, one session may be cut.
+
+    Each component is the fractional knapsack bound of Dantzig (1957) on its own.
+    """
+    fits = problem.prefer[:, 0] >= 0 if problem.prefer.shape[1] else np.zeros(len(problem.demand), bool)
+    sizes = problem.demand[fits].tolist()
+    room = int(problem.free.sum())
+    best_credit = np.where(_usable(problem.prefer), problem.credit, 0).max(axis=1, initial=0)
+    parts = (best_credit, problem.ready, problem.tokens)
+    return Value(*(_fractional(part[fits].tolist(), sizes, room) for part in parts))
+
+
+def _fractional(worth: list[int], sizes: list[int], room: int) -> int:
+    """Most worth that fits into `room` if the last item may be cut, rounded down; exact integers."""
+    total = sum(w for w, size in zip(worth, sizes, strict=True) if size == 0)
+    items = [(w, size) for w, size in zip(worth, sizes, strict=True) if size > 0]
+    for w, size in sorted(items, key=cmp_to_key(lambda x, y: y[0] * x[1] - x[0] * y[1])):
+        if size > room:
+            return total + w * room // size
+        total, room = total + w, room - size
+    return total
+
+
+def _usable(prefer: Ints) -> npt.NDArray[np.bool_]:
+    """bool[n, m]: which nodes appear in each session's row of `prefer`."""
+    n, m = prefer.shape
+    usable = np.zeros((n, m + 1), np.bool_)
+    np.put_along_axis(usable, prefer, True, axis=1)  # -1 lands in the extra last column
+    return usable[:, :m]
+
+
+def _fitting(prefer: Ints, demand: Ints, free: Ints) -> Ints:
+    """`prefer` without the nodes on which a session no longer fits, closed up to the left."""
+    fits = (prefer >= 0) & (demand[:, None] <= free[prefer])
+    order = np.argsort(~fits, axis=1, kind="stable")
+    return np.where(np.take_along_axis(fits, order, 1), np.take_along_axis(prefer, order, 1), -1)
+
+
+def _token_base(problem: Case) -> int:
+    """More than the tokens of any plan: the base in which ready counts and tokens share one integer."""
+    return int(problem.tokens.sum()) + 1
+
+
+def pack(problem: Case) -> Ints | None:
+    """int64[n, m]: each triple as one integer that adds and compares like it; None if it does not fit."""
+    base, ready_base = _token_base(problem), len(problem.sessions) + 1
+    credit = int(problem.credit.max(axis=1, initial=0).sum())
+    if (credit + 1) * ready_base * base >= 2**62:
+        return None
+    packed: Ints = (problem.credit * ready_base + problem.ready[:, None]) * base + problem.tokens[:, None]
+    return packed
+
+
+def _check_sums(problem: Case) -> None:
+    n = len(problem.sessions)
+    if (n + 1) * _token_base(problem) >= 2**62:
+        raise InputError(
+            f"{n} sessions with up to {int(problem.tokens.max()):,} tokens: their sums leave 64 bits; "
+            "plan fewer sessions at a time, or count in larger units"
+        )

@@ -1,0 +1,76 @@
+"""What it is worth to give session i its next inference on node b: the triple (k, r, t).
+
+TAO paper, section 2: cache credit k decays with the age of the observation, readiness r says
+whether the tool returns within the horizon, tokens t is the size of the context; compared
+lexicographically. The decay is computed here for every host (planner, simulator, live scheduler).
+"""
+
+from __future__ import annotations
+
+import math
+
+from tao._jit import njit
+from tao.model import MAX_TOKENS, CacheNote, Params, Session, Value
+
+# Taylor series of 2**-x: multiplying and adding gives the same bits compiled and interpreted, which
+# the `pow` and `exp2` of different libraries do not. 18 terms are exact to the last bit or two.
+_TAYLOR = tuple((-math.log(2.0)) ** k / math.factorial(k) for k in range(18))
+
+
+@njit
+def power_of_half(x: float) -> float:
+    """2**-x for x >= 0; exact for whole x, and the same bits compiled or interpreted.
+
+    >>> power_of_half(0.0), power_of_half(1.0), power_of_half(10.0) == 2.0**-10
+    (1.0, 0.5, True)
+    """
+    if x >= 1100.0:  # below the smallest float
+        return 0.0
+    whole = math.floor(x)
+    part = x - whole
+    total = 0.0
+    for k in range(len(_TAYLOR) - 1, -1, -1):  # Horner
+        total = total * part + _TAYLOR[k]
+    return math.ldexp(total, -int(whole))
+
+
+@njit
+def decayed(tokens: int, age_s: float, half_life_s: float) -> int:
+    """Whole tokens of cache credit left after `age_s` seconds (TAO paper: half-life 10 s).
+
+    >>> decayed(16000, 10.0, 10.0)
+    8000
+    """
+    return int(math.floor(tokens * power_of_half(max(age_s, 0.0) / half_life_s)))
+
+
+def credit(note: CacheNote | None, now_s: float, params: Params) -> int:
+    """Cache credit (k) of one note: tokens, decayed by the note's age; 0 without a note."""
+    if note is None:
+        return 0
+    return decayed(note.tokens, now_s - note.seen_at_s, params.half_life_s)
+
+
+def ageing(session: Session, now_s: float, params: Params) -> int:
+    """Extra credit in whole tokens for time spent waiting (ours; off by default), at most 2**40."""
+    if not params.ageing_tokens_per_s or session.waiting_since_s is None:
+        return 0
+    return min(int(params.ageing_tokens_per_s * (now_s - session.waiting_since_s)), MAX_TOKENS)
+
+
+def value(session: Session, node: str, ready: bool, now_s: float, params: Params) -> Value:
+    """The triple of one (session, node) pair; `ready` comes from `tao.readiness`.
+
+    >>> s = Session("a", 18000, cached={"n0": CacheNote(16000, 0.0)})
+    >>> value(s, "n0", True, 10.0, Params()), value(s, "n1", True, 10.0, Params())
+    (Value(credit=8000, ready=1, tokens=18000), Value(credit=0, ready=1, tokens=18000))
+    """
+    k = credit(session.cached.get(node), now_s, params) + ageing(session, now_s, params)
+    return Value(k, int(ready), session.context_tokens)
+
+
+def last_node(session: Session) -> str | None:
+    """The node where the session was seen last: that of its newest cache note, lower id on a tie."""
+    if not session.cached:
+        return None
+    return min(session.cached, key=lambda node: (-session.cached[node].seen_at_s, node))

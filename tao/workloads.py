@@ -1,0 +1,268 @@
+"""What the agents will ask for: sessions as turns of tokens and tool times, recorded or drawn.
+
+A workload is fixed before a run starts. The seeded ones draw everything about session k from
+(seed, k) alone, so that policies, and runs of different length, see the same sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from math import exp
+
+import numpy as np
+
+from tao.model import InputError, _name, _positive, _text, _unique, _whole
+from tao.workload_params import RECIPES, Clipped, Mixture, Recipe
+
+MAX_TOOL_S = 1_000_000.0  # ours: simulated time is int64 picoseconds, which end after 106 days
+MAX_TASKS = 10_000  # ours: ids have four digits, so that their order is the order of drawing
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One request and the tool call after it.
+
+    `prompt_tokens` is the whole prompt, cached part included; its first `prefix_tokens` are the
+    beginning of the previous context (prompt + output), unchanged. `tool` is empty on the final
+    turn. `sleep_s` is what a `sleep` command asked for (None: there was none).
+    """
+
+    prompt_tokens: int
+    prefix_tokens: int
+    output_tokens: int
+    tool: str = ""
+    tool_class: str = ""
+    tool_s: float = 0.0
+    sleep_s: float | None = None
+
+    def __post_init__(self) -> None:
+        _whole(self.prompt_tokens, "turn: prompt_tokens", 1)
+        _whole(self.prefix_tokens, "turn: prefix_tokens", 0)
+        _whole(self.output_tokens, "turn: output_tokens", 1)
+        _text(self.tool, "turn: tool")
+        _text(self.tool_class, "turn: tool_class")
+        check_seconds(self.tool_s, "turn: tool_s")
+        if self.sleep_s is not None:
+            check_seconds(self.sleep_s, "turn: sleep_s")
+        if self.prefix_tokens > self.prompt_tokens:
+            raise InputError(
+                f"turn: prefix_tokens {self.prefix_tokens:,} is more than prompt_tokens "
+                f"{self.prompt_tokens:,}; the prefix is a part of the prompt, lower it"
+            )
+        if not self.tool and (self.tool_class or self.tool_s or self.sleep_s is not None):
+            raise InputError("turn: tool is '' but its class or time is given; name the tool")
+
+    @property
+    def context_tokens(self) -> int:
+        """Prompt and output: what the session holds when this request is done."""
+        return self.prompt_tokens + self.output_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """All turns of one session, in order.
+
+    >>> Task("a", (Turn(100, 0, 20, "bash", "test", 1.5), Turn(150, 120, 10))).peak_tokens
+    160
+    """
+
+    id: str
+    turns: tuple[Turn, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "turns", tuple(self.turns))
+        _name(self.id, "session id")
+        what = f"session {self.id!r}"
+        if not self.turns:
+            raise InputError(f"{what} has no turns; give it at least one or leave it out")
+        if self.turns[0].prefix_tokens:
+            raise InputError(f"{what}, turn 0: prefix_tokens must be 0, as nothing came before")
+        for i, (before, turn) in enumerate(pairwise(self.turns)):
+            if not before.tool:
+                raise InputError(
+                    f"{what}, turn {i}: names no tool, but only the final turn may end without one"
+                )
+            if turn.prefix_tokens > before.context_tokens:
+                raise InputError(
+                    f"{what}, turn {i + 1}: prefix_tokens {turn.prefix_tokens:,} is more than the "
+                    f"{before.context_tokens:,} tokens (prompt + output) of the turn before; lower it"
+                )
+        if self.turns[-1].tool:
+            raise InputError(
+                f"{what}: its final turn calls {self.turns[-1].tool!r}; nothing follows, drop the tool"
+            )
+
+    @property
+    def peak_tokens(self) -> int:
+        """The largest context of the session."""
+        return max(t.context_tokens for t in self.turns)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Sessions to run, and `notes`: sentences on what was drawn, repaired or left out."""
+
+    name: str
+    tasks: tuple[Task, ...]
+    seed: int
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tasks", tuple(self.tasks))
+        object.__setattr__(self, "notes", tuple(self.notes))
+        _name(self.name, "workload name")
+        _whole(self.seed, "workload: seed", 0)
+        if not self.tasks:
+            raise InputError(f"workload {self.name!r} has no sessions; give it at least one")
+        _unique([t.id for t in self.tasks], "session")
+
+    @property
+    def mean_context_tokens(self) -> float:
+        """Mean over all turns of prompt + output; times the sessions at work: the live working set."""
+        contexts = [turn.context_tokens for task in self.tasks for turn in task.turns]
+        return sum(contexts) / len(contexts)
+
+    def head(self, n: int) -> Workload:
+        """The first `n` sessions; raises `InputError` where there are fewer, none runs twice."""
+        _whole(n, "number of sessions", 1)
+        if n > len(self.tasks):
+            raise InputError(
+                f"{n:,} sessions asked for, but workload {self.name!r} has {len(self.tasks):,}; ask for fewer"
+            )
+        if n == len(self.tasks):
+            return self
+        note = f"the first {n:,} of {len(self.tasks):,} sessions; counts above are of all"
+        return replace(self, tasks=self.tasks[:n], notes=(*self.notes, note))
+
+    def fitting(self, capacity_tokens: int, reserve_tokens: int, strict: bool = False) -> Workload:
+        """Leaves out, and notes, sessions that outgrow the largest node; an error if `strict`."""
+        _whole(capacity_tokens, "capacity_tokens", 0)
+        _whole(reserve_tokens, "reserve_tokens", 0)
+        sizes = {t.id: t.peak_tokens + reserve_tokens for t in self.tasks}
+        large = {name: size for name, size in sizes.items() if size > capacity_tokens}
+        if not large:
+            return self
+        if strict:
+            name = max(large, key=lambda name: large[name])
+            raise InputError(
+                f"session {name!r} needs {large[name]:,} tokens with reserve but the largest node holds "
+                f"{capacity_tokens:,}; raise node capacity or drop the session"
+            )
+        if len(large) == len(sizes):
+            raise InputError(
+                f"none of {len(sizes):,} sessions fits: the smallest needs {min(sizes.values()):,} tokens "
+                f"with reserve but the largest node holds {capacity_tokens:,}; raise node capacity"
+            )
+        note = (
+            f"left out {len(large):,} of {len(sizes):,} sessions that need {min(large.values()):,} to "
+            f"{max(large.values()):,} tokens with reserve: the largest node holds {capacity_tokens:,}"
+        )
+        kept = tuple(t for t in self.tasks if t.id not in large)
+        return replace(self, tasks=kept, notes=(*self.notes, note))
+
+
+def check_seconds(x: object, what: str) -> None:
+    """Raises `InputError` unless `x` is a duration that simulated time can hold."""
+    if isinstance(x, bool) or not isinstance(x, int | float) or not 0 <= x <= MAX_TOOL_S:
+        raise InputError(f"{what} is {x!r}; it must be a number of seconds from 0 to {MAX_TOOL_S:,.0f}")
+
+
+def draw(mixture: Mixture, rng: np.random.Generator) -> float:
+    """One draw from a mixture of lognormals."""
+    _, mu, sigma = mixture[_pick([weight for weight, _, _ in mixture], rng)]
+    return exp(mu + sigma * rng.standard_normal())
+
+
+def _pick(weights: Sequence[float], rng: np.random.Generator) -> int:
+    """The index of one of `weights`, each as likely as it is heavy."""
+    left = rng.random() * sum(weights)
+    for i, weight in enumerate(weights):
+        left -= weight
+        if left < 0:
+            return i
+    return len(weights) - 1
+
+
+def _clipped(c: Clipped, rng: np.random.Generator) -> int:
+    return round(min(max(draw(((1.0, c.mu, c.sigma),), rng), c.lo), c.hi))
+
+
+def _generate(
+    name: str,
+    seed: int = 0,
+    tasks: int | None = None,
+    output_scale: float | None = None,
+    extra_delay_s: tuple[float, float] | None = None,
+) -> Workload:
+    """Sessions drawn by `RECIPES[name]`; `extra_delay_s` = (lo, hi) lengthens every tool call.
+
+    >>> few, many = _generate("swe-lite", tasks=2), _generate("swe-lite", tasks=5)
+    >>> few.tasks == many.tasks[:2]
+    True
+    """
+    recipe = RECIPES[name]
+    count = recipe.sessions if tasks is None else tasks
+    scale = recipe.output_scale if output_scale is None else output_scale
+    lo, hi = extra_delay_s or (0.0, 0.0)
+    _check_settings(seed, count, scale, lo, hi)
+    notes = [
+        f"drawn from the recipe {name!r}: seed {seed}, output_scale {scale:g}; tool times are independent"
+    ]
+    if hi:
+        notes.append(f"every tool call takes {lo:g} to {hi:g} s longer, uniformly drawn")
+    recipe = replace(recipe, output_scale=scale)
+    drawn = (
+        _task(f"{name}-{k:04d}", recipe, (lo, hi), np.random.default_rng([seed, k])) for k in range(count)
+    )
+    return Workload(name, tuple(drawn), seed, tuple(notes))
+
+
+def _check_settings(seed: int, tasks: int, output_scale: float, lo: float, hi: float) -> None:
+    _whole(seed, "seed", 0)
+    _whole(tasks, "tasks", 1)
+    _positive(output_scale, "output_scale")
+    if tasks > MAX_TASKS:
+        raise InputError(f"tasks is {tasks:,}; at most {MAX_TASKS:,} sessions can be drawn")
+    check_seconds(lo, "extra_delay_s: least")
+    check_seconds(hi, "extra_delay_s: most")
+    if lo > hi:
+        raise InputError(f"extra_delay_s is ({lo}, {hi}); the least comes first, swap them")
+
+
+def _task(name: str, recipe: Recipe, delay_s: tuple[float, float], rng: np.random.Generator) -> Task:
+    """One session: the context grows by each turn's output and what the tool adds."""
+    turns: list[Turn] = []
+    left = _clipped(recipe.turns, rng)
+    prompt, prefix = recipe.shared_prompt_tokens + _clipped(recipe.first_prompt, rng), 0
+    while True:
+        left -= 1
+        output = min(draw(recipe.output_tokens, rng), recipe.output_cap)
+        output = max(1, round(output * recipe.output_scale))
+        if not left:
+            return Task(name, (*turns, Turn(prompt, prefix, output)))
+        turns.append(Turn(prompt, prefix, output, "bash", *_call(recipe, delay_s, rng)))
+        prefix = prompt + output
+        prompt = prefix + round(min(draw(recipe.new_tokens, rng), recipe.new_cap))
+
+
+def _call(
+    recipe: Recipe, delay_s: tuple[float, float], rng: np.random.Generator
+) -> tuple[str, float, float | None]:
+    """(class, seconds, seconds a `sleep` asked for) of one tool call."""
+    tool_class = list(recipe.classes)[_pick(list(recipe.classes.values()), rng)]
+    sleep_s = None
+    if tool_class == "sleep":
+        seconds = sleep_s = recipe.sleep_choices_s[rng.integers(len(recipe.sleep_choices_s))]
+    else:
+        seconds = draw(recipe.tools[tool_class], rng)
+    # Also drawn where it is 0, so that a run with and one without extra delay are a pair.
+    # Whole microseconds: the last bit of exp() differs between machines.
+    seconds = min(seconds, recipe.timeout_s) + rng.uniform(*delay_s)
+    return tool_class, round(seconds, 6), sleep_s
+
+
+# name -> (seed=0, tasks=None, output_scale=None, extra_delay_s=None) -> Workload
+WORKLOADS: dict[str, Callable[..., Workload]] = {name: partial(_generate, name) for name in RECIPES}

@@ -1,0 +1,238 @@
+"""Every planner against the exhaustive search and the naive twins, on snapshots of every nasty kind."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import naive
+import numpy as np
+import pytest
+import strategies
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+import tao
+from tao import kernels, planners
+from tao.model import CacheNote, InputError, Node, Params, Session, Snapshot, Value
+from tao.planners import PLANNERS
+
+HEURISTICS = ("short_first", "bfd", "worst_fit", "fifo")
+many = settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+some = settings(many, max_examples=200)
+
+sleep = strategies.COMMANDS.get
+
+
+def solve(snapshot, planner, params):
+    return planners.plan(snapshot, planner, params)
+
+
+@many
+@given(strategies.cases())
+def test_dp_at_quantum_one_is_exhaustive_is_naive(case):
+    snapshot, params = case
+    params = dataclasses.replace(params, quantum_tokens=1)
+    best = naive.best_value(snapshot, params, sleep, quantized=False)
+    plan = solve(snapshot, "dp", params)
+    assert plan.exact
+    assert plan.value == best == solve(snapshot, "exhaustive", params).value
+    assert plan.bound == plan.value
+
+
+@many
+@given(strategies.cases())
+def test_dp_is_the_best_of_the_quantized_problem(case):
+    snapshot, params = case
+    plan = solve(snapshot, "dp", params)
+    problem = planners.case(snapshot, params)
+    rounded = planners.quantize(problem)
+    best = problem.total(planners.try_everything(problem, rounded.demand, rounded.free, rounded.prefer))
+    assert plan.value == best == naive.best_value(snapshot, params, sleep, quantized=True)
+
+
+@many
+@given(strategies.cases())
+def test_on_the_quantized_problem_no_heuristic_beats_dp(case):
+    snapshot, params = case
+    plan = solve(snapshot, "dp", params)
+    problem = planners.case(snapshot, params)
+    rounded = planners.quantize(problem)
+    same = dataclasses.replace(
+        problem, demand=rounded.demand, free=rounded.free + rounded.spare, prefer=rounded.prefer
+    )
+    for name in HEURISTICS:
+        assert problem.total(PLANNERS[name](same).choice) <= plan.value, name
+
+
+@many
+@given(strategies.cases())
+def test_every_plan_is_feasible_and_accounts_for_the_whole_pool(case):
+    snapshot, params = case
+    worth = naive.values(snapshot, params, sleep)
+    for name in PLANNERS:
+        plan = solve(snapshot, name, params)
+        node_of = plan.node_of()
+        assert naive.is_feasible(snapshot, params, node_of, quantized=False) is None, name
+        assert len(node_of) == len(plan.placements), f"{name} placed a session twice"
+        assert sorted([*node_of, *plan.deferred]) == sorted(s.id for s in snapshot.pool)
+        assert plan.value == naive.total(worth, node_of)
+
+
+@many
+@given(strategies.cases())
+def test_the_bound_holds_for_every_plan_on_true_sizes(case):
+    snapshot, params = case
+    best = naive.best_value(snapshot, params, sleep, quantized=False)
+    for name in PLANNERS:
+        plan = solve(snapshot, name, params)
+        assert plan.bound >= best, name
+        assert plan.gap.credit >= 0
+        if plan.gap == (0, 0, 0):
+            assert plan.value == best
+
+
+@many
+@given(strategies.cases(), st.data())
+def test_permuting_rows_leaves_every_plan_unchanged(case, data):
+    snapshot, params = case
+    other = strategies.permuted(data.draw, snapshot)
+    for name in PLANNERS:
+        assert solve(other, name, params) == solve(snapshot, name, params), name
+
+
+@many
+@given(strategies.cases())
+def test_an_order_preserving_renaming_renames_every_plan(case):
+    snapshot, params = case
+    other = strategies.renamed(snapshot, order_preserving=True)
+    for name in PLANNERS:
+        before, after = solve(snapshot, name, params), solve(other.snapshot, name, params)
+        assert after.node_of() == {
+            other.sessions[s]: other.nodes[b] for s, b in before.node_of().items()
+        }, name
+        assert after.value == before.value
+
+
+@many
+@given(strategies.cases())
+def test_any_renaming_keeps_the_value_of_an_optimum(case):
+    snapshot, params = case
+    other = strategies.renamed(snapshot, order_preserving=False).snapshot
+    for name in ("dp", "exhaustive"):
+        assert solve(other, name, params).value == solve(snapshot, name, params).value, name
+
+
+@many
+@given(strategies.cases())
+def test_ties_go_where_the_rule_says(case):
+    snapshot, params = case
+    assert solve(snapshot, "exhaustive", params).node_of() == naive.canonical_best(snapshot, params, sleep, False)
+    assert solve(snapshot, "dp", params).node_of() == naive.canonical_best(snapshot, params, sleep, True)
+
+
+@many
+@given(strategies.cases())
+def test_heuristics_equal_their_naive_twins(case):
+    snapshot, params = case
+    for name in HEURISTICS:
+        twin = getattr(naive, name)(snapshot, params)
+        plan = solve(snapshot, name, params)
+        assert plan.node_of() == twin, name
+        assert (plan.exact, plan.problem, plan.planner) == (False, "true", name)
+
+
+@many
+@given(strategies.cases())
+def test_searching_reachable_states_equals_filling_the_grid(case):
+    snapshot, params = case
+    problem = planners.case(snapshot, params)
+    rounded = planners.quantize(problem)
+    assume((rounded.prefer >= 0).any())
+    n, m = rounded.prefer.shape
+    low = np.repeat((problem.ready * 2**20 + problem.tokens)[:, None], m, axis=1)
+    choice, states = kernels.search_reachable(
+        *rounded[:3], problem.tier, rounded.spare, problem.credit, low, (m + 1) ** n
+    )
+    plan = solve(snapshot, "dp", params)
+    assert plan.states == states
+    assert problem.total(choice) == plan.value
+    assert [-1 if s.id not in plan.node_of() else plan.node_of()[s.id] for s in problem.sessions] == [
+        -1 if b < 0 else problem.nodes[b].id for b in choice
+    ]
+    if states > 1:
+        assert kernels.search_reachable(
+            *rounded[:3], problem.tier, rounded.spare, problem.credit, low, states - 1
+        )[1] == -1
+
+
+@some
+@given(strategies.cases(), st.integers(1, 40))
+def test_beyond_the_state_budget_bfd_places_and_the_plan_says_so(case, budget):
+    snapshot, params = case
+    full = solve(snapshot, "dp", params)
+    plan = solve(snapshot, "dp", dataclasses.replace(params, state_budget=budget))
+    if full.states <= budget:
+        assert plan == full
+    else:
+        assert plan.planner == "bfd"
+        assert not plan.exact
+        assert f"more than {budget:,} states" in plan.reason
+        assert plan.node_of() == solve(snapshot, "bfd", params).node_of()
+
+
+def pool(*sizes, capacity=(10_000,), **session):
+    nodes = tuple(Node(f"n{i}", c) for i, c in enumerate(capacity))
+    return Snapshot(10.0, nodes, tuple(Session(f"s{i}", size, **session) for i, size in enumerate(sizes)))
+
+
+def test_credit_outranks_readiness_outranks_tokens():
+    params = Params(quantum_tokens=1, reserve_tokens=0)
+    cached = Session("cached", 10, cached={"n0": CacheNote(2, 10.0)}, phase="waiting")
+    big = Session("big", 10_000)
+    snapshot = Snapshot(10.0, (Node("n0", 10_000),), (big, cached))
+    assert planners.plan(snapshot, "dp", params).value == Value(2, 1, 10)
+
+
+def test_equal_sessions_spread_over_equal_nodes():
+    plan = planners.plan(pool(3000, 3000, 3000, 3000, capacity=(20_000, 20_000)), "dp")
+    assert sorted(plan.node_of().values()) == ["n0", "n0", "n1", "n1"]
+
+
+def test_a_session_larger_than_every_node_is_deferred_by_everyone():
+    for name in PLANNERS:
+        assert planners.plan(pool(50_000, 2_000), name).deferred == ("s0",)
+
+
+def test_values_too_large_to_pack_are_still_exact():
+    params = Params(quantum_tokens=2**36, reserve_tokens=0)
+    cached = {"n1": CacheNote(2**39 - 1, 10.0)}
+    snapshot = pool(*[2**39 + i for i in range(6)], capacity=(2**40, 2**40), cached=cached)
+    assert planners.pack(planners.case(snapshot, params)) is None
+    plan = planners.plan(snapshot, "dp", params)
+    assert plan.exact
+    assert plan.value == naive.best_value(snapshot, params, sleep, quantized=True)
+    assert plan.value.credit == 2**39 - 1
+
+
+def test_sums_beyond_64_bits_are_refused_by_name():
+    sessions = tuple(Session(f"s{i:05}", 2**40) for i in range(3000))
+    with pytest.raises(InputError, match="3000 sessions .* leave 64 bits; plan fewer"):
+        planners.plan(Snapshot(0.0, (Node("n0", 2**40),), sessions), "dp")
+
+
+def test_an_unknown_planner_is_answered_with_the_list():
+    with pytest.raises(InputError, match="'best'; it must be one of dp, short_first"):
+        planners.plan(pool(1), "best")
+
+
+def test_exhaustive_refuses_what_would_take_for_ever():
+    with pytest.raises(InputError, match=r"2\*\*30 placements .* use dp"):
+        planners.plan(pool(*[100] * 30), "exhaustive")
+
+
+def test_the_presets_cover_every_planner_and_none_is_missing():
+    for name in ("dp_beats_short_first", "session_177", "quantum_hurts", "two_nodes_trap", "starved_large"):
+        snapshot = tao.load(name)
+        for planner in PLANNERS:
+            if planner != "exhaustive" or len(snapshot.pool) <= 8:
+                assert naive.is_feasible(snapshot, Params(), tao.plan(snapshot, planner).node_of(), False) is None
