@@ -20,6 +20,7 @@ from tao.model import (
     Value,
 )
 from tao.planners import PLANNERS, plan
+from tao.simulator import simulate
 
 __version__ = "0.1.0"
 
@@ -38,5 +39,6 @@ __all__ = [
     "Value",
     "load",
     "plan",
+    "simulate",
     "snapshot_names",
 ]

@@ -9,6 +9,17 @@ from tao.model import InputError, Snapshot
 
 _HERE = Path(__file__).parent
 
+PRESETS = {
+    "dp_beats_short_first": "constructed to match the reported totals (TAO paper: DP keeps 16,791 tokens of "
+    "cache credit, short-first 13,624)",
+    "session_177": "constructed to match the reported totals (TAO paper: DP admits 7 sessions with the long "
+    "session 177 among them, short-first defers it and admits 6)",
+    "two_nodes_trap": "constructed: both sessions prefer n0, only a joint decision sends one to n1",
+    "starved_large": "constructed: four small sessions keep the large one out, under DP too",
+    "quantum_hurts": "constructed: rounding to quanta makes DP lose to every heuristic",
+}
+"""What each named snapshot shows, and where it comes from; replay_* are recorded from simulated runs."""
+
 
 def folder(name: str) -> Path:
     """The folder `data` or `notebooks`: inside an installed package, or beside it in a checkout."""
@@ -19,6 +30,11 @@ def folder(name: str) -> Path:
 def snapshot_names() -> list[str]:
     """The names that `load` knows, sorted."""
     return sorted(path.stem for path in (folder("data") / "snapshots").glob("*.json"))
+
+
+def describe(name: str) -> str:
+    """Where the named snapshot comes from and what it shows, in one line."""
+    return PRESETS.get(name, "recorded: a decision of `tao` in our simulator, swe-lite, 48 workers on 2 nodes")
 
 
 def load(name_or_path: str | Path) -> Snapshot:
@@ -34,9 +50,8 @@ def load(name_or_path: str | Path) -> Snapshot:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as e:
         why = "it is not UTF-8 text" if isinstance(e, UnicodeDecodeError) else e.strerror or "it cannot be read"
-        presets = [n for n in snapshot_names() if not n.startswith("replay_")]
         raise InputError(
-            f"no snapshot {str(name_or_path)!r} ({why}); give a JSON file, or one of {', '.join(presets)}, "
+            f"no snapshot {str(name_or_path)!r} ({why}); give a JSON file, or one of {', '.join(PRESETS)}, "
             "replay_01, replay_02, ..."
         ) from None
     return codec.from_json(text, str(name_or_path))
