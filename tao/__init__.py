@@ -21,6 +21,7 @@ from tao.model import (
 )
 from tao.planners import PLANNERS, plan
 from tao.simulator import simulate
+from tao.warmup import ready
 
 __version__ = "0.1.0"
 
@@ -39,6 +40,7 @@ __all__ = [
     "Value",
     "load",
     "plan",
+    "ready",
     "simulate",
     "snapshot_names",
 ]

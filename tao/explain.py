@@ -186,9 +186,12 @@ def _kept_out(
     if swap is None:
         return f"{short}; no single admitted session could make room"
     other, change = swap
-    verdict = "which is worth less" if change < Value(0, 0, 0) else "which this planner did not look for"
     if change == Value(0, 0, 0):
         verdict = "which is worth the same"
+    elif change < Value(0, 0, 0):
+        verdict = "which is worth less"
+    else:
+        verdict = "which rounding to quanta hides" if plan.exact else "but this planner does not weigh values"
     return f"{short}; for {other.session} on {other.node} it would change the value by {_signed(change)}, {verdict}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from tao import codec
@@ -25,6 +26,25 @@ def folder(name: str) -> Path:
     """The folder `data` or `notebooks`: inside an installed package, or beside it in a checkout."""
     installed = _HERE / f"_{name}"
     return installed if installed.is_dir() else _HERE.parent / name
+
+
+def own_notebooks() -> Path:
+    """The notebooks where they may be edited: the checkout's, or a copy in ./tao-notebooks.
+
+    Files already in that folder are left as they are. Raises `InputError` if it cannot be written.
+    """
+    source = folder("notebooks")
+    if source.parent != _HERE:
+        return source
+    target = Path.cwd() / "tao-notebooks"
+    try:
+        target.mkdir(exist_ok=True)
+        for notebook in sorted(source.glob("*.ipynb")):
+            if not (target / notebook.name).exists():
+                shutil.copy(notebook, target)
+    except OSError as e:
+        raise InputError(f"cannot write {target} ({e.strerror}); run it in a folder of your own") from None
+    return target
 
 
 def snapshot_names() -> list[str]:

@@ -188,25 +188,35 @@ def dp(problem: Case) -> Solution:
 
 def solve_quantized(problem: Case, rounded: Quantized, budget: int) -> tuple[Ints, int]:
     """(int64[n] node or -1, number of states), by whichever kernel suits; states = -1 beyond the budget."""
-    demand, free, prefer, spare = rounded
-    tier = problem.tier
-    n, m = prefer.shape
-    if not (prefer >= 0).any():
+    n, m = rounded.prefer.shape
+    if not (rounded.prefer >= 0).any():
         return np.full(n, -1, np.int64), 1
-    cells = math.prod(left + 1 for left in free.tolist())
+    cells = math.prod(left + 1 for left in rounded.free.tolist())
     packed = pack(problem)
-    if packed is not None and (n + 1) * cells <= GRID_CELLS:
-        sizes, strides = free + 1, np.cumprod(np.append(1, free[:-1] + 1))
-        states = int(kernels.count_grid(demand, prefer, strides, sizes))
-        if states > budget:
-            return np.full(n, -1, np.int64), -1
-        table = np.empty((n + 1, cells), np.int64)
-        kernels.fill_grid(demand, prefer, packed, strides, sizes, table)
-        return kernels.trace_grid(demand, prefer, tier, spare, packed, strides, sizes, table), states
-    room = min(budget, (m + 1) ** n, cells)
+    if packed is None or (n + 1) * cells > GRID_CELLS:
+        return search_reachable(problem, rounded, min(budget, (m + 1) ** n, cells))
+    choice, states = fill_grid(problem, rounded, packed)
+    return choice, states if states <= budget else -1
+
+
+def fill_grid(problem: Case, rounded: Quantized, packed: Ints) -> tuple[Ints, int]:
+    """Solve by filling the whole grid of remaining quanta: (int64[n] node or -1, reachable states)."""
+    demand, free, prefer, spare = rounded
+    sizes, strides = free + 1, np.cumprod(np.append(1, free[:-1] + 1))
+    states = int(kernels.count_grid(demand, prefer, strides, sizes))
+    table = np.empty((len(demand) + 1, math.prod(sizes.tolist())), np.int64)
+    kernels.fill_grid(demand, prefer, packed, strides, sizes, table)
+    return kernels.trace_grid(demand, prefer, problem.tier, spare, packed, strides, sizes, table), states
+
+
+def search_reachable(problem: Case, rounded: Quantized, room: int) -> tuple[Ints, int]:
+    """Solve over reachable states only, of which `room` may be held; states = -1 if that is too few."""
+    demand, free, prefer, spare = rounded
     low = problem.ready * _token_base(problem) + problem.tokens
-    low = np.repeat(low[:, None], m, axis=1)
-    choice, states = kernels.search_reachable(demand, free, prefer, tier, spare, problem.credit, low, room)
+    low = np.repeat(low[:, None], prefer.shape[1], axis=1)
+    choice, states = kernels.search_reachable(
+        demand, free, prefer, problem.tier, spare, problem.credit, low, room
+    )
     return choice, int(states)
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 import naive
-import numpy as np
 import pytest
 import strategies
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import tao
-from tao import kernels, planners
+from tao import planners
 from tao.model import CacheNote, InputError, Node, Params, Session, Snapshot, Value
 from tao.planners import PLANNERS
 
@@ -149,20 +148,13 @@ def test_searching_reachable_states_equals_filling_the_grid(case):
     rounded = planners.quantize(problem)
     assume((rounded.prefer >= 0).any())
     n, m = rounded.prefer.shape
-    low = np.repeat((problem.ready * 2**20 + problem.tokens)[:, None], m, axis=1)
-    choice, states = kernels.search_reachable(
-        *rounded[:3], problem.tier, rounded.spare, problem.credit, low, (m + 1) ** n
-    )
+    choice, states = planners.search_reachable(problem, rounded, (m + 1) ** n)
     plan = solve(snapshot, "dp", params)
     assert plan.states == states
-    assert problem.total(choice) == plan.value
-    assert [-1 if s.id not in plan.node_of() else plan.node_of()[s.id] for s in problem.sessions] == [
-        -1 if b < 0 else problem.nodes[b].id for b in choice
-    ]
+    on_grid = [plan.node_of().get(s.id) for s in problem.sessions]
+    assert [None if b < 0 else problem.nodes[b].id for b in choice] == on_grid
     if states > 1:
-        assert kernels.search_reachable(
-            *rounded[:3], problem.tier, rounded.spare, problem.credit, low, states - 1
-        )[1] == -1
+        assert planners.search_reachable(problem, rounded, states - 1)[1] == -1
 
 
 @some

@@ -1,0 +1,353 @@
+"""The command line: plain tables for people, `--json` for programs, one clear line on a mistake."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from importlib.util import find_spec
+from typing import Any
+
+import tao
+from tao import bench, codec, explain, library, planners
+from tao.metrics import DEFAULT_POLICIES, METRICS, Comparison, compare, measure
+from tao.model import InputError, Params, Plan, Snapshot
+from tao.policies import POLICIES
+from tao.profiles import DEFAULT_PROFILE, PROFILES, profile
+from tao.simulator import simulate
+from tao.workloads import WORKLOADS
+
+TASKS = 128  # ours: enough for a steady window at 64 workers, about a minute for three policies and 8 seeds
+
+PLAN_KEYS = """\
+keys of --json, a list with one object per planner:
+  planner            the planner asked for
+  problem            "true" token sizes, or sizes "quantized" up to quanta
+  exact              no plan of that problem is worth more
+  reason             why another planner had to place (dp beyond its state budget: bfd); "" if not
+  credit, ready, tokens
+                     the plan's value: decayed cache tokens kept, sessions needed within the
+                     horizon, context tokens; compared in this order
+  states             states of the search, in its largest layer
+  bound              {credit, ready, tokens}: no plan on true sizes is worth more
+  gap                {credit, ready, tokens}: bound minus value; 0 where proven, null after the
+                     first part that is not
+  kernel_ms          median milliseconds of the planner alone, warm, without reading the snapshot
+  admitted           [{session, node}]
+  deferred           [{session, reason}]"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status: 0 fine, 2 a user's mistake, 130 interrupted."""
+    parser = _parser()
+    args, rest = parser.parse_known_args(argv)
+    if rest and args.command != "lab":
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    args.rest = rest
+    try:
+        args.run(args)
+        sys.stdout.flush()
+    except InputError as e:
+        print(f"tao: error: {e}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("tao: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output went away, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return 0
+
+
+def _plan(args: argparse.Namespace) -> None:
+    snapshot = library.load(args.snapshot)
+    params = _params(args)
+    names = args.planner or [name for name in planners.PLANNERS if name != "exhaustive"]
+    plans = {name: planners.plan(snapshot, name, params) for name in names}
+    if args.json:
+        _print_json([_plan_row(snapshot, name, plan, params) for name, plan in plans.items()])
+        return
+    free = snapshot.free_tokens(params)
+    print(f"{args.snapshot}: {len(snapshot.pool)} sessions in the pool, {len(snapshot.nodes)} nodes with room for")
+    print("  " + ", ".join(f"{node} {max(tokens, 0):,}" for node, tokens in free.items()) + " tokens")
+    if args.snapshot in library.snapshot_names():
+        print(f"  {library.describe(args.snapshot)}")
+    print()
+    head = ("planner", "credit", "ready", "tokens", "admitted", "states", "exact for", "gap to bound")
+    _print_table(head, [_plan_line(name, plan) for name, plan in plans.items()])
+    for name, plan in plans.items():
+        _print_reasons(snapshot, name, plan, params)
+
+
+def _plan_row(snapshot: Snapshot, name: str, plan: Plan, params: Params) -> dict[str, Any]:
+    reasons = explain.why_deferred(snapshot, plan, params)
+    row = codec.plan_dict(plan) | {"planner": name}
+    row["deferred"] = [{"session": s, "reason": reasons[s]} for s in plan.deferred]
+    admitted = row.pop("admitted")
+    deferred = row.pop("deferred")
+    problem = planners.case(snapshot, params)
+    kernel_ms = 1000 * bench.median_s(lambda: planners.PLANNERS[name](problem), repeats=5)
+    return row | {"kernel_ms": kernel_ms, "admitted": admitted, "deferred": deferred}
+
+
+def _plan_line(name: str, plan: Plan) -> tuple[str, ...]:
+    gap = next((f"{x:,} {part}" for part, x in plan.gap._asdict().items() if x), "0, proven")
+    exact = {"true": "true sizes", "quantized": "quanta"}[plan.problem] if plan.exact else "-"
+    return (
+        name,
+        *(f"{x:,}" for x in plan.value),
+        str(len(plan.placements)),
+        f"{plan.states:,}" if plan.states else "-",
+        exact,
+        gap,
+    )
+
+
+def _print_reasons(snapshot: Snapshot, name: str, plan: Plan, params: Params) -> None:
+    print(f"\n{name}{': ' + plan.reason if plan.reason else ''}")
+    admitted = explain.why_admitted(snapshot, plan, params)
+    for p in plan.placements:
+        print(f"  + {p.session} on {p.node}: {admitted[p.session]}")
+    for session, reason in explain.why_deferred(snapshot, plan, params).items():
+        print(f"  - {session}: {reason}")
+
+
+def _simulate(args: argparse.Namespace) -> None:
+    with _progress(f"simulating {args.policy}") as report:
+        history = simulate(
+            args.workload,
+            args.policy,
+            args.nodes,
+            args.workers,
+            tasks=_tasks(args),
+            seed=args.seed,
+            profile=args.profile,
+            capacity_tokens=args.capacity_tokens,
+            params=_params(args),
+            strict=args.strict,
+            progress=report,
+        )
+    values = measure(history)
+    if args.json:
+        _print_json({"settings": history.settings | {"notes": history.notes}, **values})
+        return
+    print(_setting_line(history.settings))
+    _print_table(("metric", "simulated"), [(name, _number(value)) for name, value in values.items()])
+    _print_provenance(history.settings["profile"], history.notes)
+
+
+def _compare(args: argparse.Namespace) -> None:
+    with _progress("comparing") as report:
+        result = compare(
+            args.workload,
+            args.policies.split(","),
+            args.nodes,
+            args.workers,
+            tasks=_tasks(args),
+            seeds=args.seeds,
+            profile=args.profile,
+            capacity_tokens=args.capacity_tokens,
+            params=_params(args),
+            strict=args.strict,
+            progress=report,
+        )
+    if args.json:
+        _print_json(result.to_dict())
+    else:
+        _print_comparison(result)
+
+
+def _print_comparison(result: Comparison) -> None:
+    settings = result.settings
+    data = result.to_dict()["policies"]
+    print(_setting_line(settings) + f", {len(settings['seeds'])} seeds")
+    print("simulated; mean over seeds, with a 95 % bootstrap interval of it\n")
+    head = ("metric", *(row["policy"] for row in data))
+    _print_table(head, [(metric, *(_with_interval(row[metric]) for row in data)) for metric in METRICS])
+    ratios = [row["capacity_over_live"]["mean"] for row in data]
+    zone = "inside" if any(0.85 <= r <= 1.2 for r in ratios) else "outside"
+    print(
+        f"\nKV capacity is {min(ratios):.2f} to {max(ratios):.2f} x the live contexts, {zone} the zone "
+        "0.85 to 1.2 in which policies differ most"
+    )
+    _print_provenance(settings["profile"], settings["notes"])
+
+
+def _print_provenance(name: str, notes: Sequence[str]) -> None:
+    print(f"\nprofile {name}: {profile(name).provenance}")
+    print(f"known error: {profile(name).known_error}")
+    for note in notes:
+        print(f"note: {note}")
+
+
+def _bench(args: argparse.Namespace) -> None:
+    rows = bench.planner()
+    if args.json:
+        _print_json(rows)
+        return
+    print("median and worst of 20 warm calls; the yardstick is one pass of max and add over the same cells")
+    head = ("what", "sessions", "nodes", "states", "median ms", "worst ms")
+    cells = [
+        (r["what"], str(r["sessions"]), str(r["nodes"]), f"{r['states']:,}", f"{r['median_ms']:.3f}", f"{r['worst_ms']:.3f}")
+        for r in rows
+    ]
+    _print_table(head, cells)
+
+
+def _lab(args: argparse.Namespace) -> None:
+    if find_spec("jupyterlab") is None:
+        raise InputError("JupyterLab is not installed here; pip install 'tao-scheduler[lab]'")
+    notebook = library.own_notebooks() / "00_start_here.ipynb"
+    print(f"opening {notebook}")
+    sys.stdout.flush()
+    # Jupyter handles Ctrl-C itself, with a question; this process only waits for it to end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    command = [sys.executable, "-m", "jupyterlab", str(notebook), *args.rest]
+    status = subprocess.run(command, preexec_fn=_restore_ctrl_c if os.name == "posix" else None).returncode
+    if status:
+        raise InputError(f"JupyterLab ended with status {status}; its own message is above")
+
+
+def _restore_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _params(args: argparse.Namespace) -> Params:
+    changes: dict[str, Any] = {}
+    types = {f.name: type(f.default) for f in fields(Params)}
+    for setting in args.set or ():
+        name, _, text = setting.partition("=")
+        if name not in types:
+            raise InputError(f"--set {setting!r}: unknown parameter {name!r}; it must be one of {', '.join(types)}")
+        changes[name] = _parsed(types[name], text, setting)
+    return replace(Params(), **changes)
+
+
+def _parsed(kind: type, text: str, setting: str) -> Any:
+    if kind is bool:
+        if text.lower() in ("true", "false"):
+            return text.lower() == "true"
+        raise InputError(f"--set {setting!r}: {text!r} must be true or false")
+    try:
+        return kind(text)
+    except ValueError:
+        raise InputError(f"--set {setting!r}: {text!r} is not a {kind.__name__}; write NAME=VALUE") from None
+
+
+def _tasks(args: argparse.Namespace) -> int | None:
+    if args.tasks is not None:
+        return int(args.tasks)
+    return TASKS if args.workload in WORKLOADS else None
+
+
+def _setting_line(s: dict[str, Any]) -> str:
+    return (
+        f"{s['workload']}: {s['tasks']} sessions, {s['workers']} workers on {s['nodes']} x {s['profile']}, "
+        f"{s['capacity_tokens']:,} KV tokens each"
+    )
+
+
+def _number(x: float | None) -> str:
+    if x is None:
+        return "-"
+    return f"{x:,.0f}" if abs(x) >= 1000 else f"{x:.3f}" if abs(x) < 10 else f"{x:.1f}"
+
+
+def _with_interval(x: dict[str, float | None]) -> str:
+    if x["mean"] is None:
+        return "-"
+    return f"{_number(x['mean'])} [{_number(x['lo'])}, {_number(x['hi'])}]"
+
+
+def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(len(row[k]) for row in [head, *rows]) for k in range(len(head))]
+    for row in [head, ["-" * w for w in widths], *rows]:
+        cells = [row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))]
+        print("  ".join(cells).rstrip())
+
+
+def _print_json(data: Any) -> None:
+    print(json.dumps(data, indent=1, allow_nan=False))
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[float], None]]:
+    """A progress bar on stderr after one second; none where stderr is not a terminal."""
+    from tqdm import tqdm
+
+    form = "{desc} {percentage:3.0f}% |{bar}| {elapsed}, {remaining} left"
+    with tqdm(total=1.0, desc=what, delay=1.0, disable=None, leave=False, bar_format=form) as bar:
+        yield lambda share: bar.update(share - bar.n) and None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tao", description=tao.__doc__.splitlines()[0] if tao.__doc__ else None)
+    parser.add_argument("--version", action="version", version=f"tao {tao.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_plan(commands)
+    _add_runs(commands)
+    measured = _add(commands, "bench", _bench, "time the planners on this machine")
+    measured.add_argument("what", choices=["planner"], help="what to time")
+    _add_json(measured)
+    _add(commands, "lab", _lab, "open the notebooks in JupyterLab; further options go to JupyterLab")
+    return parser
+
+
+def _add_plan(commands: Any) -> None:
+    sub = _add(commands, "plan", _plan, "decide one snapshot with several planners, with reasons", PLAN_KEYS)
+    sub.add_argument("snapshot", metavar="NAME_OR_FILE", help=f"a JSON file, or {', '.join(library.snapshot_names())}")
+    sub.add_argument("--planner", nargs="+", metavar="NAME", help=f"of {', '.join(planners.PLANNERS)}")
+    _add_json(sub)
+    _add_set(sub)
+
+
+def _add_runs(commands: Any) -> None:
+    keys = "\n".join(f"  {name:26} {text}" for name, text in METRICS.items())
+    run = _add(commands, "simulate", _simulate, "run one policy", f"keys of --json, beside settings:\n{keys}")
+    run.add_argument("--policy", default="tao", help=f"of {', '.join(POLICIES)} (default: tao)")
+    run.add_argument("--seed", type=int, default=0, help="draws the sessions (default: 0)")
+    form = "keys of --json: {settings, policies: [{policy, <metric>: {mean, lo, hi}}]}, with the metrics\n"
+    race = _add(commands, "compare", _compare, "race policies over the same sessions", form + keys)
+    race.add_argument(
+        "--policies",
+        default=",".join(DEFAULT_POLICIES),
+        metavar="A,B",
+        help=f"of {', '.join(POLICIES)} (default: {','.join(DEFAULT_POLICIES)})",
+    )
+    race.add_argument("--seeds", type=int, default=8, metavar="S", help="seeds 0 to S-1 (default: 8)")
+    for sub in (run, race):
+        names = ", ".join(WORKLOADS)
+        sub.add_argument("--workload", default="swe-lite", metavar="NAME_OR_FILE", help=f"a recorded file, or {names}")
+        sub.add_argument("--profile", default=DEFAULT_PROFILE, metavar="NAME", help=f"of {', '.join(PROFILES)}")
+        sub.add_argument("--nodes", type=int, default=2, metavar="N", help="nodes (default: 2)")
+        sub.add_argument("--workers", type=int, default=64, metavar="W", help="sessions at a time (default: 64)")
+        sub.add_argument(
+            "--tasks", type=int, metavar="T", help=f"sessions in all (default: {TASKS}, or all of a recorded file)"
+        )
+        sub.add_argument("--capacity-tokens", type=int, metavar="C", help="KV tokens per node (default: the profile's)")
+        sub.add_argument("--strict", action="store_true", help="sessions larger than a node are an error, not left out")
+        _add_json(sub)
+        _add_set(sub)
+
+
+def _add(commands: Any, name: str, run: Callable[..., None], text: str, epilog: str = "") -> argparse.ArgumentParser:
+    sub: argparse.ArgumentParser = commands.add_parser(
+        name, help=text, description=text, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    sub.set_defaults(run=run)
+    return sub
+
+
+def _add_json(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--json", action="store_true", help="print JSON instead of tables")
+
+
+def _add_set(sub: argparse.ArgumentParser) -> None:
+    names = ", ".join(f"{f.name}={f.default}" for f in fields(Params))
+    sub.add_argument("--set", action="append", metavar="NAME=VALUE", help=f"change a parameter: {names}")
