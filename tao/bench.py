@@ -37,7 +37,7 @@ def crowded(sessions: int = 40, quanta: tuple[int, ...] = (10, 10, 9, 9), seed: 
     names = [f"n{b}" for b in range(len(quanta))]
     pool = []
     for i in range(sessions):
-        tokens = int(rng.integers(400, 5_000))
+        tokens = int(rng.integers(100, 5_000))
         home, age_s = names[rng.integers(len(names))], float(rng.exponential(8.0))
         cached = {home: CacheNote(int(tokens * rng.uniform(0.5, 1.0)), 100.0 - age_s)} if rng.random() < 0.8 else {}
         pool.append(Session(f"s{i:02}", tokens, cached=cached))

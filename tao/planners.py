@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cmp_to_key
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -299,31 +298,24 @@ def upper_bound(problem: Case) -> Value:
 
     Each component is the fractional knapsack bound of Dantzig (1957) on its own.
     """
-    fits = problem.prefer[:, 0] >= 0 if problem.prefer.shape[1] else np.zeros(len(problem.demand), bool)
-    sizes = problem.demand[fits].tolist()
-    room = int(problem.free.sum())
-    best_credit = np.where(_usable(problem.prefer), problem.credit, 0).max(axis=1, initial=0)
-    parts = (best_credit, problem.ready, problem.tokens)
-    return Value(*(_fractional(part[fits].tolist(), sizes, room) for part in parts))
+    rows = zip(problem.credit.tolist(), problem.prefer.tolist(), strict=True)
+    best = [max((credit[b] for b in prefer if b >= 0), default=-1) for credit, prefer in rows]
+    fits = [i for i, credit in enumerate(best) if credit >= 0]
+    sizes, room = problem.demand.tolist(), int(problem.free.sum())
+    parts = (best, problem.ready.tolist(), problem.tokens.tolist())
+    return Value(*(_fractional([(part[i], sizes[i]) for i in fits], room) for part in parts))
 
 
-def _fractional(worth: list[int], sizes: list[int], room: int) -> int:
-    """Most worth that fits into `room` if the last item may be cut, rounded down; exact integers."""
-    total = sum(w for w, size in zip(worth, sizes, strict=True) if size == 0)
-    items = [(w, size) for w, size in zip(worth, sizes, strict=True) if size > 0]
-    for w, size in sorted(items, key=cmp_to_key(lambda x, y: y[0] * x[1] - x[0] * y[1])):
+def _fractional(items: list[tuple[int, int]], room: int) -> int:
+    """Most worth of (worth, size) items that fits into `room` if one may be cut; rounded down."""
+    total = sum(worth for worth, size in items if not size)
+    # 96 bits behind the point tell any two ratios of sizes below 2**41 apart, in exact integers.
+    items = sorted((x for x in items if x[1]), key=lambda x: (x[0] << 96) // x[1], reverse=True)
+    for worth, size in items:
         if size > room:
-            return total + w * room // size
-        total, room = total + w, room - size
+            return total + worth * room // size
+        total, room = total + worth, room - size
     return total
-
-
-def _usable(prefer: Ints) -> npt.NDArray[np.bool_]:
-    """bool[n, m]: which nodes appear in each session's row of `prefer`."""
-    n, m = prefer.shape
-    usable = np.zeros((n, m + 1), np.bool_)
-    np.put_along_axis(usable, prefer, True, axis=1)  # -1 lands in the extra last column
-    return usable[:, :m]
 
 
 def _fitting(prefer: Ints, demand: Ints, free: Ints) -> Ints:
