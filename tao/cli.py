@@ -237,7 +237,8 @@ def _parsed(kind: type, text: str, setting: str) -> Any:
     try:
         return kind(text)
     except ValueError:
-        raise InputError(f"--set {setting!r}: {text!r} is not a {kind.__name__}; write NAME=VALUE") from None
+        expected = "a whole number" if kind is int else "a number"
+        raise InputError(f"--set {setting!r}: {text!r} is not {expected}; write NAME=VALUE") from None
 
 
 def _tasks(args: argparse.Namespace) -> int | None:
@@ -351,3 +352,7 @@ def _add_json(sub: argparse.ArgumentParser) -> None:
 def _add_set(sub: argparse.ArgumentParser) -> None:
     names = ", ".join(f"{f.name}={f.default}" for f in fields(Params))
     sub.add_argument("--set", action="append", metavar="NAME=VALUE", help=f"change a parameter: {names}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -35,7 +35,7 @@ def recurrence(problem: Case) -> dict[Cell, Step]:
     >>> snap = Snapshot(0.0, (Node("n0", 3),), (Session("a", 2), Session("b", 3)))
     >>> table = recurrence(planners.case(snap, Params(quantum_tokens=1, reserve_tokens=0)))
     >>> table[0, (3,)].message
-    'a (2 quanta): skip it, (0, 1, 3) beats (0, 1, 2) on n0'
+    'a (2 quanta): skip it for (0, 1, 3); n0 gives (0, 1, 2)'
     """
     demand, free, prefer, spare = (x.tolist() for x in planners.quantize(problem))
     layers = [{tuple(free)}]
@@ -120,16 +120,18 @@ def _decide(problem: Case, i: int, left: Left, demand: int, nodes: list[int], st
 def _message(
     problem: Case, i: int, demand: int, skip: Value, offers: list[tuple[Value, int]], choice: int | None
 ) -> str:
-    who = f"{problem.sessions[i].id} ({demand:,} quanta)"
+    who = f"{problem.sessions[i].id} ({demand:,} {'quantum' if demand == 1 else 'quanta'})"
     if not offers:
         return f"{who}: skip it, it fits nowhere"
-    named = {b: f"{_triple(value)} on {problem.nodes[b].id}" for value, b in offers}
+    given = {problem.nodes[b].id: _triple(value) for value, b in offers}
     if choice is None:
-        return f"{who}: skip it, {_triple(skip)} beats {', '.join(named.values())}"
-    others = [text for b, text in named.items() if b != choice] + [f"{_triple(skip)} without it"]
-    best = dict((b, value) for value, b in offers)[choice]
-    verb = "ties with" if best == skip or [v for v, _ in offers].count(best) > 1 else "beats"
-    return f"{who}: place it, {named[choice]} {verb} {', '.join(others)}"
+        best = f"skip it for {_triple(skip)}"
+        others = [f"{node} gives {value}" for node, value in given.items()]
+    else:
+        node = problem.nodes[choice].id
+        best = f"place it on {node} for {given.pop(node)}"
+        others = [f"{node} gives {value}" for node, value in given.items()] + [f"skipping it {_triple(skip)}"]
+    return f"{who}: {best}; {', '.join(others)}"
 
 
 def _triple(v: Value) -> str:

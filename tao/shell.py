@@ -1,136 +1,16 @@
-"""What a shell command tells about its own length: how long it asks to sleep, and its class.
+"""What a shell command tells about its own length: how long it asks to sleep, and which programs it runs.
 
 A recursive descent over the everyday part of bash adds up the sleeping on its way (`sleep_seconds`) and
-notes the programs it meets (`classify`). Nothing is ever run, and any string is accepted.
+notes the programs it meets (`programs`). Nothing is ever run, and any string is accepted.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import dropwhile, pairwise
 from typing import NamedTuple
-
-CLASSES = (
-    *("subagent", "sleep", "install", "test", "python", "web", "build", "other"),
-    *("git", "edit", "search", "read", "bookkeeping"),
-)
-"""The classes of research/workloads.md, section 3.3; of several in one command the first here decides (ours).
-
-A stated sleep comes before whatever surrounds it, as in the recordings; the rest goes from tens of seconds
-down to hundredths by the recorded 90th percentiles, with known programs before unknown ones ("other").
-"""
-
-
-def _by_key(keys_of: Mapping[str, str]) -> dict[str, str]:
-    return {key: name for name, keys in keys_of.items() for key in keys.split(", ")}
-
-
-COMMAND_CLASSES = _by_key(
-    {
-        "": "cd, pushd, popd, export, set, unset, shopt, source, ., alias, local, echo, printf, pwd, true, "
-        "false, :, [, test, exit, return, break, continue, wait, trap, umask, read, date, kill, pkill, "
-        "conda activate, conda deactivate, nvm use",
-        "read": "cat, head, tail, less, more, nl, bat, sed, awk, sort, uniq, cut, tr, diff, cmp, file, stat, "
-        "du, xxd, od, strings, jq, column, md5sum, sha256sum, python -m json.tool",
-        "search": "ls, find, grep, egrep, fgrep, zgrep, rg, ag, fd, tree, wc, locate, which, type, command",
-        "edit": "sed -i, sed --in-place, perl -i, awk >, sed >, cat >, echo >, printf >, : >, >, tee, touch, "
-        "mkdir, rmdir, rm, mv, cp, ln, chmod, chown, patch, truncate, dd, vi, vim, nano, apply_patch",
-        "python": "python, pypy, ipython, jupyter, coverage, node, ts-node, tsx, deno, bun, ruby, perl, php, "
-        "lua, julia, Rscript, java, *.py, *.js",
-        "git": "git",
-        "build": "make, cmake, ninja, meson, configure, gcc, g++, cc, c++, clang, clang++, nvcc, ld, rustc, "
-        "javac, tsc, cargo, go build, go run, go vet, mvn, gradle, gradlew, ant, dotnet build, yarn build, "
-        "npm run build, pnpm build, webpack, vite build, python setup.py, python -m build, uv build, "
-        "poetry build, docker build, docker compose build, pdflatex, latexmk",
-        "install": "pip install, pip download, python -m pip install, python -m venv, virtualenv, uv add, "
-        "python setup.py install, python setup.py develop, uv pip install, uv sync, uv venv, pipx install, "
-        "pipenv install, poetry install, poetry add, conda install, conda create, conda env, mamba install, "
-        "apt-get, apt, apk add, yum, dnf, brew install, npm install, npm ci, npm i, yarn install, yarn add, "
-        "pnpm install, pnpm add, gem install, bundle install, cargo install, cargo add, cargo fetch, go get, "
-        "go install, go mod, composer install, rustup",
-        "test": "pytest, py.test, tox, nox, nosetests, runtests.py, bin/test, jest, vitest, mocha, rspec, "
-        "phpunit, ctest, rake test, python -m pytest, python -m unittest, python -m nose, python -m tox, "
-        "python -m doctest, python runtests.py, python bin/test, python manage.py test, manage.py test, "
-        "python setup.py test, coverage run -m pytest, coverage run -m unittest, node --test, bun test, "
-        "npm test, npm run test, yarn test, pnpm test, playwright test, cargo test, cargo nextest, go test, "
-        "make test, make check, mvn test, mvn verify, gradle test, gradlew test, dotnet test",
-        "web": "curl, wget, http, gh, ssh, scp, rsync, ping, nc",
-        "sleep": "sleep",
-    }
-)
-"""Class by program, or by a program and words that follow it in this order: ours, from what agents send.
-
-`-x` also stands for a group of short options with an x in it, `*.py` for any program of that suffix, a
-last `>` for output into a file. The key with most words wins, of equals the last one, so what you add
-prevails. Class "" leaves the choice to the other programs.
-"""
-
-TOOL_CLASSES = _by_key(
-    {
-        "read": "Read, NotebookRead, read_file, open_file, view, view_image, str_replace_editor view, "
-        "str_replace_based_edit_tool view",
-        "search": "Grep, Glob, LS, grep_search, file_search, codebase_search, search_files, list_dir",
-        "edit": "Edit, MultiEdit, Write, NotebookEdit, edit_file, write_file, create_file, write_to_file, "
-        "replace_in_file, apply_patch, str_replace_editor, str_replace_based_edit_tool",
-        "python": "execute_ipython_cell, execute_python, python",
-        "web": "WebFetch, WebSearch, web_search, fetch, fetch_webpage, browser",
-        "subagent": "Task, Agent, spawn_agent, new_task",
-        "bookkeeping": "TodoWrite, TodoRead, TaskCreate, TaskUpdate, TaskList, TaskGet, TaskOutput, "
-        "TaskStop, BashOutput, KillShell, KillBash, ExitPlanMode, Skill, update_plan, think, finish, submit",
-    }
-)
-"""Class by name of an agent's tool that is no shell (or name and command): ours, from recorded agents."""
-
-
-def classify(command: str, table: Mapping[str, str] = COMMAND_CLASSES) -> str:
-    """The class of a shell command: of the programs in it, the one whose class comes first in `CLASSES`.
-
-    Source: research/workloads.md, section 3.3. Extend the table for programs of your own; a class that
-    is not in `CLASSES` decides over all others.
-
-    >>> classify("cd /repo && timeout 60 python -m pytest -q | tail -5"), classify("sed -i s/a/b/ x.py")
-    ('test', 'edit')
-    >>> classify("bazel test //...", COMMAND_CLASSES | {"bazel test": "test"})
-    'test'
-    """
-    for programs in _programs(command):
-        found = [name for words in programs if (name := _class_of(words, table))]
-        if found:
-            return min(found, key=lambda name: CLASSES.index(name) if name in CLASSES else -1)
-    return "other"
-
-
-def tool_class(tool: str, command: str | None) -> str:
-    """The class of an agent's tool call: by the tool's name (`TOOL_CLASSES`), else by its shell command.
-
-    Source: research/workloads.md, section 3.3.
-
-    >>> tool_class("Grep", None), tool_class("Bash", "git status"), tool_class("str_replace_editor", "view")
-    ('search', 'git', 'read')
-    """
-    named = TOOL_CLASSES.get(f"{tool} {command}") or TOOL_CLASSES.get(tool)
-    return named or classify(command or "")
-
-
-def _class_of(words: Sequence[str], table: Mapping[str, str]) -> str:
-    program = _base(words[0])
-    names = (words[0], program, program.rstrip("0123456789.-"), "*." + program.rpartition(".")[2])
-    fits = [key for key in table if key.partition(" ")[0] in names and _follow(key.split()[1:], words)]
-    return table[max(reversed(fits), key=lambda key: len(key.split()))] if fits else "other"
-
-
-def _follow(wanted: Sequence[str], words: Sequence[str]) -> bool:
-    """Whether all `wanted` words are found after the program, in this order."""
-    rest = iter(words[1:])
-    return all(any(_same(want, word) for word in rest) for want in wanted)
-
-
-def _same(want: str, word: str) -> bool:
-    option = re.fullmatch(r"-(\w)", want)
-    return want in (word, _base(word)) or bool(option and re.match(rf"-\w*{option[1]}", word))
-
 
 MAX_CHARS = 131_072  # Linux execve, MAX_ARG_STRLEN: no longer text reaches a shell as one argument
 MAX_DEPTH = 30  # ours: commands within commands; beyond what people write, far below Python's limit
@@ -153,7 +33,8 @@ _WRAPPERS = {
 def sleep_seconds(command: str) -> float | None:
     """Seconds that a shell command waits in the foreground through `sleep`, None if not at all or not known.
 
-    Commands are taken to succeed and conditions are not guessed; `math.inf` is a wait without end.
+    Commands are taken to succeed, conditions are not guessed, and a wait without end is `math.inf`, that of a
+    loop on `while true` included.
     Source: TAO paper, section 2 (analysis of sleep commands); grammar ours.
 
     >>> sleep_seconds("cd app && for i in 1 2 3; do sleep 0.5m; done"), sleep_seconds("timeout 10 sleep 60")
@@ -170,7 +51,7 @@ def sleep_seconds(command: str) -> float | None:
     return seconds if seconds > 0 else None
 
 
-def _programs(command: str) -> tuple[list[list[str]], list[list[str]]]:
+def programs(command: str) -> tuple[list[list[str]], list[list[str]]]:
     """The programs of a command with their words: those that hold it up, and those in the background."""
     parser = _Parser(command[:MAX_CHARS])
     try:
@@ -180,7 +61,8 @@ def _programs(command: str) -> tuple[list[list[str]], list[list[str]]]:
     return parser.programs, parser.behind
 
 
-def _base(path: str) -> str:
+def base(path: str) -> str:
+    """The name of a program without its folder."""
     return path.rpartition("/")[2]
 
 
@@ -298,6 +180,7 @@ class _Parser:
         return busy
 
     def branches(self) -> float:
+        """`if`: the first condition runs, the rest may."""
         busy, maybe = self.closed("then"), self.commands("elif", "else", "fi")
         while not self.take("fi"):
             self.advance()
@@ -322,6 +205,7 @@ class _Parser:
         return inner_s + self.closed("do") + self.body(turns)
 
     def body(self, turns: float) -> float:
+        """The body of a loop; with a way out in it nobody knows how often it repeats."""
         before = len(self.programs)
         busy = self.closed("done")
         leaves = any(words[0] in ("break", "continue", "exit", "return") for words in self.programs[before:])
@@ -344,7 +228,7 @@ class _Parser:
         """One program; `sudo`, `timeout` and the like make way for the one they run."""
         words, limit_s = _without_assignments(words), math.inf
         for _ in range(MAX_DEPTH):
-            name = " ".join(_base(w.text) for w in words[:2])
+            name = " ".join(base(w.text) for w in words[:2])
             name = name if name in _WRAPPERS else name.partition(" ")[0]
             if name not in _WRAPPERS:
                 break
@@ -353,13 +237,13 @@ class _Parser:
             if name == "timeout":
                 limit_s = _least(limit_s, _duration(words[:1]) or math.inf)  # `timeout 0` sets no limit
             if name == "xargs" and words:  # it adds operands, and runs the program who knows how often
-                limit_s, words = math.nan, [*words, _Token("", is_word=True, known=False)]
+                limit_s, words = math.nan, [*words, _Token("", known=False)]
             words = _without_assignments(words[operands:])
         busy = self.unwrapped(words)
         return _least(busy, limit_s) if busy else 0.0
 
     def unwrapped(self, words: Sequence[_Token]) -> float:
-        program = _base(words[0].text) if words else ""
+        program = base(words[0].text) if words else ""
         if program in ("sh", "bash", "dash", "zsh"):
             for option, script in pairwise(words):
                 if re.fullmatch(r"-\w*c\w*", option.text):
@@ -395,8 +279,8 @@ class _Parser:
         return True
 
     def advance(self) -> None:
-        """Read the next token; the here-documents that begin after a line's end come before it."""
-        while self.token.source == "\n" and self.heredocs:
+        """Read the next token; a here-document that begins after the end of the line comes before it."""
+        if self.token.source == "\n" and self.heredocs:
             end = self.heredocs.pop(0).search(self.text, self.at)
             self.at = end.end() if end else len(self.text)
         if blank := _BLANK.match(self.text, self.at):

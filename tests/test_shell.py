@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tao import shell
-from tao.shell import CLASSES, COMMAND_CLASSES, TOOL_CLASSES, classify, sleep_seconds, tool_class
+from tao.commands import CLASSES, COMMAND_CLASSES, TOOL_CLASSES, classify, tool_class
+from tao.shell import sleep_seconds
 
 BASH = shutil.which("bash")
 needs_bash = pytest.mark.skipif(BASH is None, reason="bash is not installed")
@@ -125,6 +126,21 @@ SLEEPS = [
     ("until pg_isready -q; do sleep 1; done", None),
     ("timeout 60 bash -c 'until nc -z localhost 5432; do sleep 1; done'", None),
     ("while read -r line; do echo $line; done < f; sleep 2", 2),
+    # an unknown part is not the same as one that does not sleep
+    ("for f in *.py; do sleep 1; done; sleep 2", None),
+    ("for i in $(seq $N); do sleep 1; done; sleep 2", None),
+    ("for i in $(seq 1 0 3); do sleep 1; done; sleep 2", None),
+    ("for ((i=0;i<n;i++)); do sleep 1; done; sleep 2", None),
+    ("for i in 1 2; do curl -s localhost && break; sleep 1; done; sleep 2", None),
+    ("for i in 1 2; do [ -f f$i ] || exit 1; sleep 1; done; sleep 2", None),
+    ("while ! curl -s localhost; do sleep 1; done; sleep 2", None),
+    ("until sleep 1; do ls; done; sleep 2", None),
+    ("if [ -f x ]; then sleep 5; fi; sleep 2", None),
+    ("if [ -f x ]; then ls; elif [ -f y ]; then sleep 5; fi; sleep 2", None),
+    ("echo 5 | xargs sleep; sleep 2", None),
+    ("seq 3 | xargs -I{} sh -c 'sleep 1; echo {}'; sleep 2", None),
+    ("seq 3 | xargs -n1 ls; sleep 2", 2),
+    ("for i in $(sleep 2; seq 3); do ls; done", 2),
     # may or may not run
     ("if [ -f x ]; then sleep 5; fi", None),
     ("if [ -f x ]; then ls; elif [ -f y ]; then cat y; else pwd; fi; sleep 2", 2),
@@ -144,6 +160,7 @@ SLEEPS = [
     ("timeout 10 sleep $N", None),
     ("timeout $T make && sleep 2", 2),
     ("timeout 5 timeout 9 sleep 60", 5),
+    ("timeout 9 timeout 5 sleep 60", 5),
     ("timeout 10 sleep 60; sleep 1", 11),
     ("timeout 3 pytest -x", None),
     ('sh -c "sleep 5"', 5),
@@ -153,6 +170,7 @@ SLEEPS = [
     ("bash run.sh && sleep 1", 1),
     ("time sleep 3", 3),
     ("time -p sleep 3", 3),
+    ("time ! sleep 3", 3),
     ("time (sleep 1; sleep 2)", 3),
     ("/usr/bin/time -f %e sleep 3", 3),
     ("sudo sleep 5", 5),

@@ -1,0 +1,211 @@
+"""Charts: a tidy DataFrame in, an Altair chart out.
+
+One style for all: fixed sizes, white background (readable in dark themes too), a palette that color-blind
+people can tell apart, a second cue beside color, and a description. A chart that a panel updates reads its
+rows from a parameter, so that new rows move the marks without drawing the chart again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import altair as alt
+import pandas as pd
+
+from tao.model import InputError
+
+PALETTE = {  # Okabe and Ito (2008), without their yellow, which is too faint on white
+    "blue": "#0072B2",
+    "orange": "#E69F00",
+    "green": "#009E73",
+    "vermilion": "#D55E00",
+    "purple": "#CC79A7",
+    "sky": "#56B4E9",
+}
+GREY, LINE, INK = "#C8CCD0", "#6B7075", "#1F2328"  # light fill, outline, text; on white
+MAX_ROWS = 5_000  # Altair refuses more, and nobody can read them
+NEVER_MS = 10**9  # 11 days
+
+LABEL_WIDTH, WHOLE_WIDTH, ROOM_WIDTH, FREE_WIDTH = 84, 170, 440, 92  # px
+FULL_WIDTH = LABEL_WIDTH + WHOLE_WIDTH + ROOM_WIDTH + FREE_WIDTH + 54  # px, with spacing and padding
+NODE_HEIGHT = 46  # px
+CHARACTER = 6.7  # px of one bold character at 12 px, rounded up
+
+HELD, WARM, COLD, FREE = "held by residents", "admitted with cache credit", "admitted without", "free"
+PARTS = {HELD: GREY, WARM: PALETTE["blue"], COLD: PALETTE["orange"], FREE: "white"}
+FIELDS = ("node", "capacity", "slot", "part", "label", "note", "whole0", "whole1", "room0", "room1", "words")
+
+
+def live(chart: alt.HConcatChart) -> alt.JupyterChart:
+    """The chart as a widget, without a menu, whose parameters only Python changes.
+
+    The browser loads the drawing library from a public server. With TAO_OFFLINE=1 in the environment each
+    chart brings it along instead (about a megabyte), for places without internet.
+    """
+    if os.environ.get("TAO_OFFLINE") == "1":
+        alt.JupyterChart.enable_offline()
+    # By default the browser sends each parameter back after 10 ms, which can undo the next quick change.
+    return alt.JupyterChart(chart, debounce_wait=NEVER_MS, max_wait=False, embed_options={"actions": False})
+
+
+def node_bars(bars: pd.DataFrame, nodes: int = 1, max_rows: int = 0) -> alt.HConcatChart:
+    """What each node holds, and how a plan fills the room that was left: one bar per node, in two views.
+
+    `bars` has one row per segment in drawing order: `node`, `capacity_tokens`, `part` (resident, admitted or
+    free; one free row per node), `label`, `tokens`, `credit` (tokens; of an admitted session). The chart
+    reads `node_bars_value` from its parameter `bars`; `nodes` and `max_rows` leave space for later updates.
+
+    >>> columns = ["node", "capacity_tokens", "part", "label", "tokens", "credit"]
+    >>> rows = [("n0", 100, "admitted", "a", 60, 9), ("n0", 100, "free", "", 40, 0)]
+    >>> chart = node_bars(pd.DataFrame(rows, columns=columns))
+    >>> chart.to_dict()["params"][0]["value"]["rows"][0]["words"]
+    'n0: a admitted, 60 tokens, cache credit 9'
+    """
+    max_rows = _checked("node_bars", max(max_rows, len(bars)))
+    nodes = max(nodes, bars["node"].nunique())
+    slots = alt.Scale(type="band", domain=list(range(nodes)), paddingInner=0.3, paddingOuter=0.1)
+    base = (
+        alt.Chart(alt.sequence(0, max_rows, as_="i"), height=NODE_HEIGHT * nodes)
+        .transform_filter("datum.i < length(bars.rows)")
+        .transform_calculate(**{name: f"bars.rows[datum.i].{name}" for name in FIELDS})
+        .encode(y=alt.Y("slot:O", axis=None, scale=slots))
+    )
+    views = alt.hconcat(_names(base), _whole(base), _room(base), _left(base), spacing=10)
+    return _styled(
+        views.add_params(alt.param(name="bars", value=node_bars_value(bars))),
+        "Two bars per node. Left: the whole node, with what residents hold, what the plan admits and what stays "
+        "free. Right: only the room left for the waiting pool, with one labeled segment per admitted session.",
+    )
+
+
+def node_bars_height(nodes: int) -> int:
+    """Height in px of a card for `node_bars` with its title, axis and legend."""
+    return NODE_HEIGHT * nodes + 84
+
+
+def node_bars_value(bars: pd.DataFrame) -> dict[str, Any]:
+    """The parameter of `node_bars`: positions in tokens, texts that fit, and how far each view reaches."""
+    room = max(bars[bars["part"] != "resident"].groupby("node")["tokens"].sum().max(), 1)
+    whole = max(bars.groupby("node")["tokens"].sum().max(), 1)
+    slots = {node: slot for slot, node in enumerate(bars["node"].unique())}
+    ends = dict.fromkeys(slots, (0, 0))
+    rows = []
+    for row in bars.to_dict("records"):
+        node, tokens, resident = row["node"], row["tokens"], row["part"] == "resident"
+        whole0, room0 = ends[node]
+        whole1, room1 = ends[node] = whole0 + tokens, room0 + (0 if resident else tokens)
+        places = {"whole0": whole0, "whole1": whole1, "room0": room0, "room1": room1}
+        width = tokens * (WHOLE_WIDTH / whole if resident else ROOM_WIDTH / room)
+        rows.append({"node": node, "slot": slots[node]} | places | _texts(row, width))
+    return {"rows": rows, "room": int(room), "whole": int(whole)}
+
+
+def _texts(row: Mapping[Any, Any], width: float) -> dict[str, str]:
+    """The kind of a segment, its two lines within `width` px, and a sentence for screen readers."""
+    node, label, tokens, credit = row["node"], row["label"], f"{row['tokens']:,}", f"{row['credit']:,}"
+    if row["part"] == "resident":
+        part, note, words = HELD, tokens, f"{node}: {label} hold {tokens} tokens"
+    elif row["part"] == "free":
+        part, note, words = FREE, "", f"{node}: {tokens} tokens stay free"
+    else:
+        part, note = WARM if row["credit"] else COLD, f"credit {credit}"
+        words = f"{node}: {label} admitted, {tokens} tokens, cache credit {credit}"
+    lines = {"label": _fit(label, width), "note": _fit_number(note, width)}
+    return {"part": part, "capacity": f"{row['capacity_tokens']:,}", "words": words} | lines
+
+
+def _fit(text: str, width: float) -> str:
+    """`text`, or its end (where ids differ) behind an ellipsis, or nothing, in `width` px."""
+    room = int((width - 6) / CHARACTER)
+    if len(text) <= room:
+        return text
+    return "…" + text[1 - room :] if room >= 4 else ""
+
+
+def _fit_number(text: str, width: float) -> str:
+    """`text`, or only its last word (a number is never cut), or nothing, in `width` px."""
+    fitting = (part for part in (text, text.split(" ")[-1]) if len(part) * CHARACTER + 2 <= width)
+    return next(fitting, "")
+
+
+def _names(base: alt.Chart) -> alt.LayerChart:
+    rows = base.transform_filter(f"datum.part == '{FREE}'").encode(x=alt.value(LABEL_WIDTH - 4))
+    lines = (
+        _text(rows, "node", "bold", -7, align="right"),
+        _text(rows, "capacity", "normal", 8, align="right"),
+    )
+    return alt.LayerChart(layer=list(lines), width=LABEL_WIDTH)
+
+
+def _whole(base: alt.Chart) -> alt.LayerChart:
+    layers = _bars(base, "whole", WHOLE_WIDTH, gap=0.3)
+    texts = _inside(base.transform_filter(f"datum.part == '{HELD}'"), "whole")
+    return alt.LayerChart(layer=[*layers, *texts], width=WHOLE_WIDTH, title="the whole node, tokens")
+
+
+def _room(base: alt.Chart) -> alt.LayerChart:
+    base = base.transform_filter(f"datum.part != '{HELD}'")
+    layers = _bars(base, "room", ROOM_WIDTH, gap=1.5)
+    title = "the room left for the waiting pool, and who gets it, tokens"
+    return alt.LayerChart(layer=[*layers, *_inside(base, "room")], width=ROOM_WIDTH, title=title)
+
+
+def _left(base: alt.Chart) -> alt.LayerChart:
+    rows = base.transform_filter(f"datum.part == '{FREE}'")
+    rows = rows.transform_calculate(left="format(datum.room1 - datum.room0, ',') + ' free'")
+    return alt.LayerChart(layer=[_text(rows, "left", "normal", 0, align="left", x=0)], width=FREE_WIDTH)
+
+
+def _bars(base: alt.Chart, view: str, width: int, gap: float) -> list[alt.Chart]:
+    """The segments of one view from `{view}0` to `{view}1`; free room as a dashed outline."""
+    ticks = "datum.value ? format(datum.value, '~s') : '0'"
+    axis = alt.Axis(title=None, labelExpr=ticks, tickCount=width // 60, grid=False, labelFlush=True)
+    legend = alt.Legend(orient="bottom", title=None, direction="horizontal", symbolType="square", offset=6)
+    reach = alt.Scale(domain=[0, alt.ExprRef(f"bars.{view}")], nice=False)
+    parts = alt.Scale(domain=list(PARTS), range=list(PARTS.values()))
+    both = base.encode(
+        x=alt.X(f"{view}0:Q", axis=axis, scale=reach),
+        x2=f"{view}1:Q",
+        description="words:N",
+        tooltip="words:N",
+    )
+    free = both.mark_bar(fill="white", stroke=LINE, strokeDash=[4, 3])
+    filled = both.mark_bar(stroke="white", strokeWidth=gap)
+    return [
+        free.transform_filter(f"datum.part == '{FREE}'"),
+        filled.transform_filter(f"datum.part != '{FREE}'").encode(
+            color=alt.Color("part:N", scale=parts, legend=legend)
+        ),
+    ]
+
+
+def _inside(base: alt.Chart, view: str) -> list[alt.Chart]:
+    middle = base.transform_calculate(middle=f"(datum.{view}0 + datum.{view}1) / 2").encode(x="middle:Q")
+    return [_text(middle, "label", "bold", -7), _text(middle, "note", "normal", 8)]
+
+
+def _text(base: alt.Chart, field: str, weight: Literal["bold", "normal"], dy: int, **style: Any) -> alt.Chart:
+    ink = alt.when(f"datum.part == '{WARM}'").then(alt.value("white")).otherwise(alt.value(INK))
+    marks: alt.Chart = base.mark_text(dy=dy, fontWeight=weight, aria=False, limit=ROOM_WIDTH, **style)
+    return marks.encode(text=f"{field}:N", color=ink)
+
+
+def _styled(chart: alt.HConcatChart, description: str) -> alt.HConcatChart:
+    text: dict[str, Any] = {"labelFontSize": 11, "labelColor": INK}
+    chart = chart.properties(description=description, background="white", padding=8)
+    chart = chart.configure_text(fontSize=12).configure_view(stroke=None)
+    chart = chart.configure_axis(domainColor=LINE, tickColor=LINE, **text)
+    chart = chart.configure_legend(symbolStrokeColor=LINE, labelLimit=0, **text)
+    chart = chart.configure_title(anchor="start", fontSize=12, fontWeight="normal", color=INK, offset=6)
+    return chart
+
+
+def _checked(name: str, rows: int) -> int:
+    if rows > MAX_ROWS:
+        raise InputError(
+            f"charts.{name} was given {rows:,} rows and draws at most {MAX_ROWS:,}; "
+            "aggregate them, or show fewer at a time"
+        )
+    return rows

@@ -1,0 +1,119 @@
+"""What every panel shares: display with a static picture, errors in sight, and an orderly end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import altair as alt
+import ipywidgets as widgets
+from IPython.core.getipython import get_ipython
+from IPython.display import display
+
+from tao.panels import html, picture
+
+P = ParamSpec("P")
+SomePanel = TypeVar("SomePanel", bound="Panel")
+
+
+def guard(
+    handler: Callable[Concatenate[SomePanel, P], None],
+) -> Callable[Concatenate[SomePanel, P], None]:
+    """Wrap a panel's handler so that an error appears in the panel; under pytest it is raised as well.
+
+    Jupyter drops what a widget's handler raises, which would leave a dead button and no reason.
+    """
+
+    @wraps(handler)
+    def guarded(self: SomePanel, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        self.show_error(None)  # before, not after: a handler may have called another one that failed
+        try:
+            handler(self, *args, **kwargs)
+        except Exception as error:
+            self.show_error(error)
+            if "PYTEST_CURRENT_TEST" in os.environ:
+                raise
+
+    return guarded
+
+
+class Panel:
+    """A box of widgets (`root`) with a status line that an error replaces.
+
+    A subclass fills `root`, and says what it shows in `text` and `chart`. Building a panel again by running
+    its cell again closes the one before it, so that nothing piles up.
+    """
+
+    def __init__(self) -> None:
+        self.status = widgets.HTML()
+        self.error = widgets.HTML(layout={"display": "none"})
+        self.root = widgets.VBox()
+        self.root.add_class("tao-panel")
+        _replace_predecessor(self)
+
+    def text(self) -> str:
+        """Everything the panel shows, as plain text."""
+        raise NotImplementedError
+
+    def chart(self) -> alt.TopLevelMixin | None:
+        """The panel's figure as a chart of its own, for the static picture."""
+        return None
+
+    def show_error(self, error: Exception | None) -> None:
+        """Put the last line of an error in the place of the status line; None: back to the status."""
+        self.error.value = html.error(error) if error else ""
+        self.error.layout.display = None if error else "none"
+        self.status.layout.display = "none" if error else None
+
+    def show(self) -> None:
+        """Display the panel, and return nothing that the notebook would keep alive."""
+        display(self)  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        """Close every widget of the panel, in Python and in the browser."""
+        for widget in _widgets_of(self.root, {}).values():
+            widget.close()
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        bundle: dict[str, Any] = self.root._repr_mimebundle_()
+        bundle["text/plain"] = self.text()
+        chart = self.chart()
+        png = picture.png(chart) if chart is not None else None
+        return bundle if png is None else bundle | {"image/png": png}
+
+
+def _widgets_of(value: Any, found: dict[str, widgets.Widget]) -> dict[str, widgets.Widget]:
+    """Every widget reachable from `value` (children, layouts, styles), by model id."""
+    if isinstance(value, list | tuple):
+        for item in value:
+            _widgets_of(item, found)
+    elif isinstance(value, widgets.Widget) and value.model_id is not None and value.model_id not in found:
+        found[value.model_id] = value
+        _widgets_of(list(value.trait_values().values()), found)
+    return found
+
+
+_built_by: dict[str, tuple[str, list[Panel]]] = {}  # cell -> (its latest run, the panels of that run)
+
+
+def _replace_predecessor(panel: Panel) -> None:
+    cell, run = _running_cell()
+    if cell is None:
+        return
+    last_run, panels = _built_by.get(cell, (run, []))
+    if last_run != run:
+        for old in panels:
+            old.close()
+        panels = []
+    _built_by[cell] = run, [*panels, panel]
+
+
+def _running_cell() -> tuple[str | None, str]:
+    """The notebook cell that runs now (its id, or its text where the front end sends none) and which run."""
+    kernel = getattr(get_ipython(), "kernel", None)
+    request = kernel.get_parent() if kernel is not None else {}
+    if request.get("msg_type") != "execute_request":
+        return None, ""
+    return request["metadata"].get("cellId") or request["content"]["code"], request["header"]["msg_id"]

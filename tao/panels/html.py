@@ -1,0 +1,60 @@
+"""Pieces of HTML that panels share; whatever comes from data is escaped."""
+
+from __future__ import annotations
+
+import traceback
+from html import escape
+from typing import Literal
+
+# Colors come from the theme, so that dark themes work; the fallbacks are for front ends without one.
+STYLE = """<style>
+.tao-panel { max-width: 1440px; gap: 6px; container-type: inline-size; }
+.tao-panel .widget-html { margin: 0; }
+.tao-panel .widget-html > .widget-html-content {
+  line-height: 1.4; font-size: 13px; color: var(--jp-ui-font-color1, #1f2328); }
+.tao-panel .widget-toggle-buttons { display: flex; flex-flow: row nowrap; }
+.tao-panel .tao-two { min-height: 37px; }
+.tao-panel .tao-three { min-height: 55px; }
+@container (min-width: 1080px) { .tao-panel .tao-three { min-height: 37px; } }
+.tao-panel .tao-status { font-size: 15px; font-weight: 600; min-height: 21px; }
+.tao-panel .tao-error { border-left: 5px solid #D55E00; padding-left: 8px; }
+.tao-panel .tao-card, .tao-panel .tao-scroll { overflow: auto; margin: 0; box-sizing: border-box;
+  border: 1px solid var(--jp-border-color1, #bdbdbd); border-radius: 4px; }
+.tao-panel .tao-card { background: white; }
+.tao-panel .tao-scroll:focus-visible { outline: 2px solid var(--jp-brand-color1, #1976d2); }
+.tao-panel table { border-collapse: collapse; width: 100%; }
+.tao-panel caption { text-align: left; font-weight: 600; padding: 5px 8px; }
+.tao-panel th, .tao-panel td { padding: 2px 8px; text-align: left; vertical-align: top; }
+.tao-panel thead th { border-bottom: 1px solid var(--jp-border-color1, #bdbdbd); white-space: nowrap; }
+.tao-panel tbody th { white-space: nowrap; }
+.tao-panel .number { text-align: right; font-variant-numeric: tabular-nums; }
+.tao-panel tr.chosen { background: var(--jp-layout-color2, #eeeeee); }
+</style>"""
+
+
+def status(text: str) -> str:
+    """A line that screen readers announce when it changes."""
+    return f'<div class="tao-status" role="status">{escape(text)}</div>'
+
+
+def error(problem: Exception) -> str:
+    """The last line of an error, which screen readers announce at once."""
+    last = traceback.format_exception_only(problem)[-1].strip()
+    return f'<div class="tao-status tao-error" role="alert">{escape(last)}</div>'
+
+
+def lines(*texts: str, room: Literal["two", "three"]) -> str:
+    """Short paragraphs of plain text, with room kept for so many lines, so that what follows stays put.
+
+    On a wide screen two lines have to do for three.
+    """
+    paragraphs = "".join(f"<div>{escape(text)}</div>" for text in texts)
+    return f'<div class="tao-{room}">{paragraphs}</div>'
+
+
+def scroll(content: str, label: str, height: int) -> str:
+    """HTML `content` in a box `height` px high that the keyboard can reach and scroll."""
+    return (
+        f'<div class="tao-scroll" role="region" aria-label="{escape(label)}" tabindex="0" '
+        f'style="height: {height}px">{content}</div>'
+    )

@@ -1,0 +1,172 @@
+"""SnapshotPanel: step through frozen clusters, see how each planner fills them, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+import ipywidgets as widgets
+import pandas as pd
+
+from tao import charts, explain, library, planners
+from tao.model import InputError, Params, Plan, Snapshot, Value
+from tao.panels import html, words
+from tao.panels.base import guard
+from tao.panels.figure import Figure
+from tao.panels.stepper import Stepper
+from tao.panels.table import Table
+
+SHOWN = {
+    "dp": "dynamic programming, the paper's: all places together, sizes rounded up to quanta",
+    "short_first": "smallest first, each to the node with most room",
+    "bfd": "best-fit decreasing: largest first, each to the node with least room left",
+    "worst_fit": "worst-fit decreasing: largest first, each to the node with most room",
+    "fifo": "longest waiting first, each to the node with most room",
+}
+"""The planners that the panel offers, in words."""
+
+BOX_HEIGHT = 176  # px, of each box with a table
+DRAWN_NODES = 6  # the figure scrolls beyond
+
+
+class SnapshotPanel(Stepper):
+    """Named snapshots to step through; any planner's decision on each, with its reasons and its rivals.
+
+    Without `snapshots` it shows those of the package, constructed ones first. `snapshot`, `plan` (of the
+    planner chosen) and `plans` are plain objects; set `step` and `planner` to drive the panel from Python.
+
+    >>> panel = SnapshotPanel()
+    >>> panel.planner = "short_first"
+    >>> panel.plan.value.credit, panel.best.value.credit, panel.regret.credit
+    (13624, 16791, 3167)
+    >>> panel.close()
+    """
+
+    def __init__(
+        self, snapshots: Sequence[tuple[str, Snapshot]] | None = None, params: Params | None = None
+    ) -> None:
+        self.snapshots = tuple(packaged() if snapshots is None else snapshots)
+        super().__init__(len(self.snapshots), "Snapshot")
+        self.params = params or Params()
+        self.plans: dict[str, Plan] = {}
+        self.toggle = widgets.ToggleButtons(
+            options=list(SHOWN),
+            tooltips=list(SHOWN.values()),
+            description="Planner",
+            style={"button_width": "88px", "description_width": "56px"},
+            layout={"width": "530px"},
+        )
+        self.toggle.observe(self._on_planner, "value")
+        self._decide()
+        self._lay_out()
+        self._render()
+
+    @property
+    def planner(self) -> str:
+        """The name of the planner shown; set it to switch."""
+        return str(self.toggle.value)
+
+    @planner.setter
+    def planner(self, name: str) -> None:
+        if name not in SHOWN:
+            raise InputError(f"planner is {name!r}; this panel shows {', '.join(SHOWN)}")
+        self.toggle.value = name
+
+    @property
+    def plan(self) -> Plan:
+        """The decision of the planner shown."""
+        return self.plans[self.planner]
+
+    @property
+    def best(self) -> Plan:
+        """The plan of highest value; of equals, the first in the panel's order."""
+        return max(self.plans.values(), key=lambda plan: plan.value)
+
+    @property
+    def regret(self) -> Value:
+        """What the plan shown gives up against the best one."""
+        return explain.regret(self.plan, self.best)
+
+    def draw(self) -> None:
+        """Plan the current snapshot with every planner and show the result."""
+        self._decide()
+        self._render()
+
+    def chart(self) -> alt.HConcatChart:
+        """The figure as a chart of its own."""
+        return charts.node_bars(self._bars())
+
+    def text(self) -> str:
+        """The panel in plain text: snapshot, decision, and every table."""
+        words_first = "\n".join(
+            [*words.origin(self.name, self.snapshot), self._headline(), self._guarantee()]
+        )
+        return "\n\n".join([words_first, *(table.text() for table in self._tables())])
+
+    def _decide(self) -> None:
+        name, snapshot = self.snapshots[self.step - 1]
+        plans = {planner: planners.plan(snapshot, planner, self.params) for planner in SHOWN}
+        self.name, self.snapshot, self.plans = name, snapshot, plans
+
+    def _lay_out(self) -> None:
+        nodes = max(len(snapshot.nodes) for _, snapshot in self.snapshots)
+        rows = max(2 * len(snapshot.nodes) + len(snapshot.pool) for _, snapshot in self.snapshots)
+        chart = charts.node_bars(self._bars(), nodes, rows)
+        self.figure = Figure(
+            chart, "bars", charts.FULL_WIDTH, charts.node_bars_height(min(nodes, DRAWN_NODES))
+        )
+        self.origin, self.guarantee = widgets.HTML(), widgets.HTML()
+        self.lists = [widgets.HTML(layout={"flex": f"1 1 {width}px"}) for width in (390, 340, 340)]
+        self.root.children = [
+            widgets.HTML(html.STYLE, layout={"display": "none"}),
+            _wrapped(self.controls, self.toggle),
+            self.origin,
+            widgets.VBox([self.status, self.error, self.guarantee]),
+            _wrapped(self.figure.widget, *self.lists),
+        ]
+
+    def _render(self) -> None:
+        nodes, *others = self._tables()
+        self.origin.value = html.lines(*words.origin(self.name, self.snapshot), room="three")
+        self.status.value = html.status(self._headline())
+        self.guarantee.value = html.lines(self._guarantee(), room="two")
+        self.figure.update(charts.node_bars_value(self._bars()), nodes.html())
+        for box, table in zip(self.lists, others, strict=True):
+            box.value = html.scroll(table.html(), table.caption, BOX_HEIGHT)
+
+    def _bars(self) -> pd.DataFrame:
+        return words.bars(self.snapshot, self.plan, self.params)
+
+    def _tables(self) -> list[Table]:
+        return [
+            words.nodes(self._bars()),
+            words.comparison(self.plans, self.best, self.planner),
+            words.admitted(self.snapshot, self.plan, self.params),
+            words.deferred(self.snapshot, self.plan, self.params),
+        ]
+
+    def _headline(self) -> str:
+        asked, made_by = self.planner, self.plan.planner
+        who = asked if asked == made_by else f"{asked} (placed by {made_by})"
+        return words.headline(who, self.plan, self.best, len(self.snapshot.pool))
+
+    def _guarantee(self) -> str:
+        sentences = words.guarantee(self.plan, self.params), words.regret(self.plan, self.best)
+        return " ".join(filter(None, sentences))
+
+    @guard
+    def _on_planner(self, change: dict[str, Any]) -> None:
+        self._render()
+
+
+def packaged() -> list[tuple[str, Snapshot]]:
+    """The snapshots that come with the package: constructed ones first, then the recorded ones in order."""
+    recorded = [name for name in library.snapshot_names() if name not in library.PRESETS]
+    return [(name, library.load(name)) for name in (*library.PRESETS, *recorded)]
+
+
+def _wrapped(*children: widgets.Widget) -> widgets.Box:
+    return widgets.Box(
+        children, layout={"flex_flow": "row wrap", "grid_gap": "6px 8px", "align_items": "flex-start"}
+    )

@@ -1,0 +1,153 @@
+"""The recurrence in plain Python is the kernel, cell by cell; and reasons say what is so."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import naive
+import numpy as np
+import strategies
+from hypothesis import HealthCheck, assume, given, settings
+
+import tao
+from tao import explain, kernels, planners
+from tao.model import CacheNote, Node, Params, Session, Snapshot, ToolCall, Value
+
+many = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def filled(problem, rounded):
+    sizes = rounded.free + 1
+    strides = np.cumprod(np.append(1, sizes[:-1]))
+    table = np.empty((len(rounded.demand) + 1, math.prod(sizes.tolist())), np.int64)
+    kernels.fill_grid(rounded.demand, rounded.prefer, planners.pack(problem), strides, sizes, table)
+    return table, strides
+
+
+@many
+@given(strategies.cases())
+def test_every_cell_equals_the_kernels_table(case):
+    snapshot, params = case
+    problem = planners.case(snapshot, params)
+    rounded = planners.quantize(problem)
+    assume((rounded.prefer >= 0).any() and math.prod((rounded.free + 1).tolist()) < 50_000)
+    table, strides = filled(problem, rounded)
+    base = int(problem.tokens.sum()) + 1
+    ready_base = len(problem.sessions) + 1
+    for (i, left), step in explain.recurrence(problem).items():
+        packed = (step.value.credit * ready_base + step.value.ready) * base + step.value.tokens
+        assert table[i, int(np.dot(left, strides))] == packed
+
+
+@many
+@given(strategies.cases())
+def test_backtracking_the_recurrence_gives_the_plan_of_dp(case):
+    snapshot, params = case
+    problem = planners.case(snapshot, params)
+    steps = explain.recurrence(problem)
+    path = explain.backtrack(problem, steps)
+    plan = planners.plan(snapshot, "dp", params)
+    placed = {problem.sessions[s.cell[0]].id: problem.nodes[s.choice].id for s in path if s.choice is not None}
+    assert placed == plan.node_of()
+    if path:
+        assert path[0].value == plan.value
+    assert len({left for i, left in steps if i == len(problem.sessions)}) == plan.states
+
+
+@many
+@given(strategies.cases())
+def test_a_step_chose_the_best_of_what_it_read(case):
+    snapshot, params = case
+    problem = planners.case(snapshot, params)
+    steps = explain.recurrence(problem)
+    for (i, _), step in steps.items():
+        if i == len(problem.sessions):
+            continue
+        offers = [steps[step.reads[0]].value]
+        for read in step.reads[1:]:
+            node = next(b for b, (x, y) in enumerate(zip(step.cell[1], read[1], strict=True)) if x != y) if (
+                read[1] != step.cell[1]
+            ) else int(problem.prefer[i, 0])
+            offers.append(Value.sum((problem.value(i, node), steps[read].value)))
+        if read_sizes_are_positive(problem):
+            assert step.value == max(offers)
+        assert problem.sessions[i].id in step.message
+
+
+def read_sizes_are_positive(problem):
+    return bool((planners.quantize(problem).demand > 0).all())
+
+
+@many
+@given(strategies.cases())
+def test_every_deferred_session_gets_a_reason_and_it_is_true(case):
+    snapshot, params = case
+    for name in ("dp", "short_first", "bfd"):
+        plan = planners.plan(snapshot, name, params)
+        reasons = explain.why_deferred(snapshot, plan, params)
+        assert set(reasons) == set(plan.deferred)
+        assert set(explain.why_admitted(snapshot, plan, params)) == set(plan.node_of())
+        sessions = {s.id: s for s in snapshot.sessions}
+        for s, reason in reasons.items():
+            fits_now = [
+                b.id
+                for b in snapshot.nodes
+                if naive.is_feasible(snapshot, params, plan.node_of() | {s: b.id}, quantized=False) is None
+            ]
+            assert ("would still fit" in reason) == bool(fits_now), (name, reason)
+            assert ("may use none" in reason) == (
+                sessions[s].eligible == () or not snapshot.nodes
+            ), (name, reason)
+
+
+def test_regret_is_what_a_plan_gives_up():
+    snapshot = tao.load("dp_beats_short_first")
+    best, greedy = tao.plan(snapshot), tao.plan(snapshot, "short_first")
+    assert explain.regret(greedy, best).credit == 16_791 - 13_624
+    assert explain.regret(best, best) == (0, 0, 0)
+
+
+def test_reasons_name_the_numbers():
+    params = Params(reserve_tokens=0, quantum_tokens=1000)
+    sessions = (
+        Session("huge", 9_000),
+        Session("nowhere", 10, eligible=()),
+        Session("left", 2_500, cached={"n0": CacheNote(2_000, 0.0)}),
+        Session("right", 2_500, cached={"n0": CacheNote(2_000, 0.0)}),
+    )
+    snapshot = Snapshot(0.0, (Node("n0", 5_000),), sessions)
+    reasons = explain.why_deferred(snapshot, planners.plan(snapshot, "dp", params), params)
+    assert "needs 9,000 tokens, more than any node it may use has free (at most 5,000)" in reasons["huge"]
+    assert reasons["nowhere"] == "it may use none of the nodes"
+    assert "would still fit on n0 (2,500 tokens left for its 2,500), but in quanta of 1,000" in reasons["right"]
+
+
+def test_a_swap_that_only_rounding_hides_is_called_that():
+    snapshot = tao.load("quantum_hurts")
+    plan = tao.plan(snapshot)
+    assert "but in quanta of 1,024 it does not" in next(iter(explain.why_deferred(snapshot, plan).values()))
+
+
+def test_readiness_is_put_in_words():
+    def words(tool, now_s=2.0):
+        return explain.readiness_words(Session("a", 1, "tool", tool=tool), now_s, Params())
+
+    assert words(ToolCall("bash", 0.0, command="sleep 3")) == "ready (by sleep: due in 1.0 s)"
+    assert words(ToolCall("bash", 0.0, command="sleep infinity")) == "not ready (by sleep: waits for ever)"
+    assert words(ToolCall("bash", 0.0, expected_s=1.5)) == "ready (by history: overdue by 0.5 s)"
+    assert words(ToolCall("bash", 0.0, finished_s=1.0)) == "ready (its tool has returned)"
+    assert words(ToolCall("bash", 0.0), 80.0) == "not ready (all predictions are void)"
+    assert explain.readiness_words(Session("a", 1), 0.0, Params()) == "ready (its request is waiting)"
+
+
+def test_messages_read_like_the_recurrence():
+    params = Params(quantum_tokens=1, reserve_tokens=0)
+    snapshot = Snapshot(0.0, (Node("n0", 3), Node("n1", 1)), (Session("a", 2), Session("b", 1), Session("c", 9)))
+    problem = planners.case(snapshot, dataclasses.replace(params))
+    messages = [s.message for s in explain.backtrack(problem, explain.recurrence(problem))]
+    assert messages == [
+        "a (2 quanta): place it on n0 for (0, 2, 3); skipping it (0, 1, 1)",
+        "b (1 quantum): place it on n0 for (0, 1, 1); n1 gives (0, 1, 1), skipping it (0, 0, 0)",
+        "c (9 quanta): skip it, it fits nowhere",
+    ]

@@ -1,0 +1,119 @@
+"""Metrics of a run and the comparison over seeds, against recomputation by hand."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from tao.history import History, TurnRow
+from tao.metrics import METRICS, compare, interval, measure, steady_window
+from tao.model import InputError
+from tao.profiles import PS_PER_S
+from tao.simulator import simulate
+
+
+def row(session, turn, times_s, tokens=(100, 40, 10), node=0, promised=-1):
+    times = [round(t * PS_PER_S) for t in times_s]
+    prompt, hit, out = tokens
+    return TurnRow(session, turn, node, *times, prompt, hit, out, 0, 0, promised)
+
+
+def by_hand():
+    history = History({"nodes": 2, "capacity_tokens": 500}, ["a", "b"], ["n0", "n1"])
+    history.turns = [
+        row(0, 0, (0, 1, 2, 4, 8, 10), tokens=(100, 0, 5)),
+        row(1, 0, (0, 0, 0, 2, 2, 2), tokens=(100, 0, 1), node=1),
+        row(0, 1, (10, 10, 10, 11, 12, 12), tokens=(200, 100, 3), node=1, promised=150),
+    ]
+    history.started_ps = {0: 0, 1: 0}
+    history.finished_ps = {0: 12 * PS_PER_S, 1: 2 * PS_PER_S}
+    history.end_ps = 12 * PS_PER_S
+    history.live_token_ps = 12 * PS_PER_S * 250
+    return history
+
+
+def test_every_metric_by_hand():
+    values = measure(by_hand())
+    assert values == {
+        "task_latency_s": 7.0,
+        "ttft_s": (4 + 2 + 1) / 3,
+        "ttft_engine_s": (3 + 2 + 1) / 3,
+        "pool_wait_s": 1 / 3,
+        "tool_end_to_first_token_s": 1.0,
+        "decode_tok_s": 9 / 12,
+        "decode_tok_s_makespan": 9 / 12,
+        "total_completion_s": 12.0,
+        "prefix_hit_rate": 100 / 400,
+        "credit_realized": 100 / 150,
+        "pauses": 0.0,
+        "migrations": 1.0,
+        "capacity_over_live": 1000 / 250,
+    }
+    assert list(values) == list(METRICS)
+
+
+def test_the_steady_window_lies_between_the_first_end_and_the_last_start():
+    history = by_hand()
+    assert steady_window(history) == (0, history.end_ps)
+    history.started_ps[2] = 6 * PS_PER_S
+    assert steady_window(history) == (2 * PS_PER_S, 6 * PS_PER_S)
+    # Of session 0's five tokens one comes at 4 s and half of the other four by 6 s; session 1's at 2 s.
+    assert measure(history)["decode_tok_s"] == (1 + 2 + 1) / 4
+
+
+def test_the_parts_of_a_turn_add_up_exactly():
+    history = simulate("swe-lite", "tao", 2, 8, tasks=8, capacity_tokens=45_000)
+    for t in history.turns:
+        pool, queue = t.submitted_ps - t.arrived_ps, t.scheduled_ps - t.submitted_ps
+        prefill, decode, tool = t.first_token_ps - t.scheduled_ps, t.finished_ps - t.first_token_ps, t.tool_end_ps - t.finished_ps
+        assert min(pool, queue, prefill, decode, tool) >= 0
+        assert pool + queue + prefill + decode + tool == t.tool_end_ps - t.arrived_ps
+
+
+def test_an_interval_covers_the_mean_and_shrinks_with_more_seeds():
+    values = np.random.default_rng(1).normal(10, 2, 200)
+    few, many = interval(values[:8]), interval(values)
+    assert few["lo"] < few["mean"] < few["hi"]
+    assert many["hi"] - many["lo"] < few["hi"] - few["lo"]
+    assert interval(np.array([5.0])) == {"mean": 5.0, "lo": 5.0, "hi": 5.0}
+
+
+def test_policies_are_compared_on_the_same_sessions():
+    seen = []
+    result = compare(
+        "swe-lite", ["tao", "sticky"], 2, 6, tasks=6, seeds=2, capacity_tokens=50_000, progress=seen.append
+    )
+    assert len(result.runs) == 4
+    assert result.runs.groupby("seed").size().tolist() == [2, 2]
+    data = result.to_dict()
+    assert [p["policy"] for p in data["policies"]] == ["tao", "sticky"]
+    assert set(data["policies"][0]) == {"policy", *METRICS}
+    assert data["settings"]["seeds"] == [0, 1]
+    assert json.loads(json.dumps(data, allow_nan=False)) == data
+    assert seen == sorted(seen)
+    assert 0.9 < seen[-1] <= 1.0
+
+
+def test_the_same_comparison_twice_gives_the_same_bytes():
+    texts = [
+        json.dumps(compare("terminal-bench", ["thunderagent"], 1, 4, tasks=4, seeds=2).to_dict()) for _ in range(2)
+    ]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"policies": []}, "policies are none"),
+        ({"policies": ["tao", "tao"]}, "name each once"),
+        ({"policies": ["rr"]}, "'rr'; it must be one of tao"),
+        ({"seeds": 0}, "seeds is 0"),
+        ({"workload": "swe-large"}, "swe-large"),
+        ({"profile": "a100"}, "'a100'; it must be one of"),
+    ],
+)
+def test_unusable_arguments_are_refused(change, message):
+    with pytest.raises(InputError, match=message):
+        compare(**({"workload": "swe-lite", "policies": ["sticky"], "tasks": 2, "seeds": 1} | change))
