@@ -75,8 +75,8 @@ def node_bars(bars: pd.DataFrame, nodes: int = 1, max_rows: int = 0) -> alt.HCon
     views = alt.hconcat(_names(base), _whole(base), _room(base), _left(base), spacing=10)
     return _styled(
         views.add_params(alt.param(name="bars", value=node_bars_value(bars))),
-        "Two bars per node. Left: the whole node, with what residents hold, what the plan admits and what stays "
-        "free. Right: only the room left for the waiting pool, with one labeled segment per admitted session.",
+        "Two bars per node. Left: the whole node, with what residents hold, what the plan admits and what "
+        "stays free. Right: only the room left for the waiting pool, one segment per admitted session.",
     )
 
 
@@ -194,12 +194,15 @@ def _text(base: alt.Chart, field: str, weight: Literal["bold", "normal"], dy: in
 
 def _styled(chart: alt.HConcatChart, description: str) -> alt.HConcatChart:
     text: dict[str, Any] = {"labelFontSize": 11, "labelColor": INK}
-    chart = chart.properties(description=description, background="white", padding=8)
-    chart = chart.configure_text(fontSize=12).configure_view(stroke=None)
-    chart = chart.configure_axis(domainColor=LINE, tickColor=LINE, **text)
-    chart = chart.configure_legend(symbolStrokeColor=LINE, labelLimit=0, **text)
-    chart = chart.configure_title(anchor="start", fontSize=12, fontWeight="normal", color=INK, offset=6)
-    return chart
+    styled: alt.HConcatChart = (
+        chart.properties(description=description, background="white", padding=8)
+        .configure_text(fontSize=12)
+        .configure_view(stroke=None)
+        .configure_axis(domainColor=LINE, tickColor=LINE, **text)
+        .configure_legend(symbolStrokeColor=LINE, labelLimit=0, **text)
+        .configure_title(anchor="start", fontSize=12, fontWeight="normal", color=INK, offset=6)
+    )
+    return styled
 
 
 def _checked(name: str, rows: int) -> int:

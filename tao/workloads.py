@@ -209,7 +209,7 @@ def _generate(
     lo, hi = extra_delay_s or (0.0, 0.0)
     _check_settings(seed, count, scale, lo, hi)
     notes = [
-        f"drawn from the recipe {name!r}: seed {seed}, output_scale {scale:g}; tool times are independent"
+        f"drawn from the recipe {name!r}: output_scale {scale:g}; tool times are independent"
     ]
     if hi:
         notes.append(f"every tool call takes {lo:g} to {hi:g} s longer, uniformly drawn")

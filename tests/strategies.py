@@ -8,6 +8,7 @@ from a few draws, because drawing each field by itself is slow.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -19,6 +20,9 @@ from tao.model import CacheNote, Node, Params, Phase, Session, Snapshot, ToolCal
 
 T = TypeVar("T")
 Draw = Callable[[st.SearchStrategy[Any]], Any]  # what `composite` passes in, and `data.draw`
+
+INTERPRETED = os.environ.get("NUMBA_DISABLE_JIT") == "1"
+EXAMPLES = 100 if INTERPRETED else 1000  # per property
 
 COMMANDS = {  # the commands that tools run, and how long each sleeps; `COMMANDS.get` is a sleep parser
     "ls -la": None,

@@ -14,7 +14,7 @@ import tao
 from tao import explain, kernels, planners
 from tao.model import CacheNote, Node, Params, Session, Snapshot, ToolCall, Value
 
-many = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=strategies.EXAMPLES // 3, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def filled(problem, rounded):

@@ -9,7 +9,7 @@ from typing import Literal
 # Colors come from the theme, so that dark themes work; the fallbacks are for front ends without one.
 STYLE = """<style>
 .tao-panel { max-width: 1440px; gap: 6px; container-type: inline-size; }
-.tao-panel .widget-html { margin: 0; }
+.tao-panel .widget-html, .tao-panel .tao-card { margin: 0 2px; }
 .tao-panel .widget-html > .widget-html-content {
   line-height: 1.4; font-size: 13px; color: var(--jp-ui-font-color1, #1f2328); }
 .tao-panel .widget-toggle-buttons { display: flex; flex-flow: row nowrap; }
@@ -18,15 +18,15 @@ STYLE = """<style>
 @container (min-width: 1080px) { .tao-panel .tao-three { min-height: 37px; } }
 .tao-panel .tao-status { font-size: 15px; font-weight: 600; min-height: 21px; }
 .tao-panel .tao-error { border-left: 5px solid #D55E00; padding-left: 8px; }
-.tao-panel .tao-card, .tao-panel .tao-scroll { overflow: auto; margin: 0; box-sizing: border-box;
+.tao-panel .tao-card, .tao-panel .tao-scroll { overflow: auto; box-sizing: border-box;
   border: 1px solid var(--jp-border-color1, #bdbdbd); border-radius: 4px; }
 .tao-panel .tao-card { background: white; }
 .tao-panel .tao-scroll:focus-visible { outline: 2px solid var(--jp-brand-color1, #1976d2); }
-.tao-panel table { border-collapse: collapse; width: 100%; }
-.tao-panel caption { text-align: left; font-weight: 600; padding: 5px 8px; }
-.tao-panel th, .tao-panel td { padding: 2px 8px; text-align: left; vertical-align: top; }
-.tao-panel thead th { border-bottom: 1px solid var(--jp-border-color1, #bdbdbd); white-space: nowrap; }
-.tao-panel tbody th { white-space: nowrap; }
+.tao-panel table { border-collapse: collapse; width: 100%; font-size: 12px; }
+.tao-panel caption { text-align: left; font-weight: 600; padding: 5px; font-size: 13px; }
+.tao-panel th, .tao-panel td { padding: 2px 5px; text-align: left; vertical-align: top; }
+.tao-panel thead th { border-bottom: 1px solid var(--jp-border-color1, #bdbdbd); }
+.tao-panel tbody th, .tao-panel .number, .tao-panel .tao-narrow td { white-space: nowrap; }
 .tao-panel .number { text-align: right; font-variant-numeric: tabular-nums; }
 .tao-panel tr.chosen { background: var(--jp-layout-color2, #eeeeee); }
 </style>"""
@@ -43,13 +43,14 @@ def error(problem: Exception) -> str:
     return f'<div class="tao-status tao-error" role="alert">{escape(last)}</div>'
 
 
-def lines(*texts: str, room: Literal["two", "three"]) -> str:
-    """Short paragraphs of plain text, with room kept for so many lines, so that what follows stays put.
+def lines(*texts: str, room: Literal["two", "three"], name: str = "") -> str:
+    """Paragraphs of plain text, the first after a `name` in bold, with room kept for so many lines.
 
-    On a wide screen two lines have to do for three.
+    So what follows stays put when the text changes. On a wide screen three lines become two.
     """
-    paragraphs = "".join(f"<div>{escape(text)}</div>" for text in texts)
-    return f'<div class="tao-{room}">{paragraphs}</div>'
+    bold = f"<b>{escape(name)}</b>: " if name else ""
+    paragraphs = "</div><div>".join(escape(text) for text in texts)
+    return f'<div class="tao-{room}"><div>{bold}{paragraphs}</div></div>'
 
 
 def scroll(content: str, label: str, height: int) -> str:

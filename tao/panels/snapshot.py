@@ -27,6 +27,7 @@ SHOWN = {
 """The planners that the panel offers, in words."""
 
 BOX_HEIGHT = 176  # px, of each box with a table
+LIST_WIDTHS = 380, 330, 330  # px, at least: comparison, admitted, deferred
 DRAWN_NODES = 6  # the figure scrolls beyond
 
 
@@ -55,7 +56,7 @@ class SnapshotPanel(Stepper):
             tooltips=list(SHOWN.values()),
             description="Planner",
             style={"button_width": "88px", "description_width": "56px"},
-            layout={"width": "530px"},
+            layout={"width": "530px", "margin": "2px"},
         )
         self.toggle.observe(self._on_planner, "value")
         self._decide()
@@ -99,10 +100,9 @@ class SnapshotPanel(Stepper):
 
     def text(self) -> str:
         """The panel in plain text: snapshot, decision, and every table."""
-        words_first = "\n".join(
-            [*words.origin(self.name, self.snapshot), self._headline(), self._guarantee()]
-        )
-        return "\n\n".join([words_first, *(table.text() for table in self._tables())])
+        known, facts = words.origin(self.name, self.snapshot)
+        lines = f"{self.name}: {known}", facts, self._headline(), self._guarantee()
+        return "\n\n".join(["\n".join(lines), *(table.text() for table in self._tables())])
 
     def _decide(self) -> None:
         name, snapshot = self.snapshots[self.step - 1]
@@ -114,10 +114,11 @@ class SnapshotPanel(Stepper):
         rows = max(2 * len(snapshot.nodes) + len(snapshot.pool) for _, snapshot in self.snapshots)
         chart = charts.node_bars(self._bars(), nodes, rows)
         self.figure = Figure(
-            chart, "bars", charts.FULL_WIDTH, charts.node_bars_height(min(nodes, DRAWN_NODES))
+            chart, "bars", charts.FULL_WIDTH + 4, charts.node_bars_height(min(nodes, DRAWN_NODES))
         )
         self.origin, self.guarantee = widgets.HTML(), widgets.HTML()
-        self.lists = [widgets.HTML(layout={"flex": f"1 1 {width}px"}) for width in (390, 340, 340)]
+        self.lists = [widgets.HTML(layout={"flex": f"1 1 {width}px", "min_width": "0"}) for width in LIST_WIDTHS]
+        self.lists[0].add_class("tao-narrow")
         self.root.children = [
             widgets.HTML(html.STYLE, layout={"display": "none"}),
             _wrapped(self.controls, self.toggle),
@@ -128,7 +129,7 @@ class SnapshotPanel(Stepper):
 
     def _render(self) -> None:
         nodes, *others = self._tables()
-        self.origin.value = html.lines(*words.origin(self.name, self.snapshot), room="three")
+        self.origin.value = html.lines(*words.origin(self.name, self.snapshot), room="three", name=self.name)
         self.status.value = html.status(self._headline())
         self.guarantee.value = html.lines(self._guarantee(), room="two")
         self.figure.update(charts.node_bars_value(self._bars()), nodes.html())

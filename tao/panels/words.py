@@ -47,7 +47,7 @@ def comparison(plans: Mapping[str, Plan], best: Plan, shown: str) -> Table:
         )
         for name, plan in plans.items()
     ]
-    columns = ("planner", "credit", "ready", "tokens", "admitted", "behind the best by")
+    columns = ("planner", "credit", "ready", "tokens", "admits", "behind by")
     return Table("All planners on this snapshot", columns, rows, list(plans).index(shown))
 
 
@@ -67,12 +67,12 @@ def deferred(snapshot: Snapshot, plan: Plan, params: Params) -> Table:
 
 
 def origin(name: str, snapshot: Snapshot) -> tuple[str, str]:
-    """Two lines: what the snapshot is and where it comes from; its size, and where the totals come from."""
+    """What the snapshot is and where it comes from; its size, and where the totals come from."""
     known = library.describe(name) if name in library.snapshot_names() else "your own snapshot"
     pool = len(snapshot.pool)
     parts = [_count(len(snapshot.nodes), "node"), _count(len(snapshot.sessions) - pool, "resident session")]
     facts = f"{', '.join(parts)}, {pool:,} in the waiting pool; frozen at {snapshot.now_s:.1f} s."
-    return f"{name}: {known}", f"{facts} All totals below are recomputed here."
+    return known, f"{facts} All totals below are recomputed here."
 
 
 def headline(who: str, plan: Plan, best: Plan, pool: int) -> str:
@@ -102,9 +102,9 @@ def regret(plan: Plan, best: Plan) -> str:
 def guarantee(plan: Plan, params: Params) -> str:
     """What is proven about a plan, and how it was found."""
     if not plan.exact:
-        found = "A rule of thumb on true sizes, without a guarantee."
+        found = "A rule of thumb on true sizes; by itself it guarantees nothing."
     elif plan.problem == "true":
-        found = "No plan on true sizes is worth more: everything was tried."
+        found = "The best plan on true sizes."
     else:
         found = f"The best plan for sizes rounded up to quanta of {params.quantum_tokens:,} tokens"
         found += f" ({_count(plan.states, 'state')})."
@@ -118,7 +118,7 @@ def _bound(plan: Plan) -> str:
     for name, gap, most in gaps:
         if gap:
             return f"On true sizes {name} {most:,} is an upper bound, {gap:,} more than here."
-    return "Proven: on true sizes no plan is worth more."
+    return "Its value meets the upper bound: on true sizes no plan is worth more."
 
 
 def _count(n: int, noun: str) -> str:

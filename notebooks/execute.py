@@ -1,0 +1,119 @@
+"""Run notebooks and write them back in one normal form, small and the same on every machine.
+
+    python notebooks/execute.py                  run all, write them
+    python notebooks/execute.py --check          run all, write nothing, fail if a printed number has changed
+    python notebooks/execute.py 00_start_here    only this one
+
+Normal form: executed in order, no widget state, no ids of widgets, no versions, no times. The static picture
+of a panel stays (its bytes may differ between machines and are not compared).
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import re
+import sys
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+import tao
+
+HERE = Path(__file__).parent
+TIMEOUT_S = 120  # per cell
+METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+def read(path: Path) -> NotebookNode:
+    """The notebook at `path`, checked against its schema."""
+    notebook: NotebookNode = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    return notebook
+
+
+def run(notebook: NotebookNode, folder: Path = HERE) -> NotebookNode:
+    """An executed copy; raises if a cell fails or writes to stderr."""
+    fresh: NotebookNode = copy.deepcopy(notebook)
+    resources = {"metadata": {"path": str(folder)}}
+    NotebookClient(fresh, timeout=TIMEOUT_S, resources=resources, store_widget_state=False).execute()
+    for cell in fresh.cells:
+        for output in cell.get("outputs", []):
+            if output.get("name") == "stderr":
+                raise RuntimeError(f"cell wrote to stderr: {output.text}\n{cell.source}")
+    return fresh
+
+
+def normalize(notebook: NotebookNode) -> NotebookNode:
+    """A copy in normal form (see above); an executed notebook in, the file to commit out."""
+    normal: NotebookNode = copy.deepcopy(notebook)
+    normal.metadata = nbformat.from_dict(METADATA)
+    count = 0
+    for place, cell in enumerate(normal.cells, start=1):
+        cell.id, cell.metadata = f"cell-{place:02d}", nbformat.from_dict({})
+        if cell.cell_type == "code":
+            count += 1
+            cell.execution_count = count
+            cell.outputs = [_normal_output(output, count) for output in cell.outputs]
+    return normal
+
+
+def _normal_output(output: NotebookNode, count: int) -> NotebookNode:
+    if "execution_count" in output:
+        output.execution_count = count
+    if "data" in output:
+        output.data.pop(WIDGET, None)
+        output.metadata = nbformat.from_dict({})
+    return output
+
+
+def numbers(notebook: NotebookNode) -> list[list[str]]:
+    """The numbers that each cell printed, to four digits; pictures do not count."""
+    return [[_four_digits(text) for text in _NUMBER.findall(_printed(cell))] for cell in notebook.cells]
+
+
+_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+
+
+def _four_digits(text: str) -> str:
+    return f"{float(text.replace(',', '')):.4g}"
+
+
+def _printed(cell: NotebookNode) -> str:
+    outputs = cell.get("outputs", [])
+    return "\n".join(o.get("text") or o.get("data", {}).get("text/plain", "") for o in outputs)
+
+
+def changed_cells(old: NotebookNode, new: NotebookNode) -> list[int]:
+    """The cells, counted from 1, whose printed numbers differ."""
+    pairs = zip(numbers(old), numbers(new), strict=True)
+    return [place for place, (before, after) in enumerate(pairs, start=1) if before != after]
+
+
+def main(arguments: list[str]) -> int:
+    """Run the named notebooks (default: all); exit status 1 if `--check` finds changed numbers."""
+    parser = argparse.ArgumentParser(description="Run notebooks and write them in normal form.")
+    parser.add_argument("names", nargs="*", help="notebooks without .ipynb; default: all")
+    parser.add_argument("--check", action="store_true", help="write nothing, compare the printed numbers")
+    options = parser.parse_args(arguments)
+    tao.ready()  # so that the notebooks find their kernels compiled, whatever ran before
+    failed = False
+    for path in [HERE / f"{name}.ipynb" for name in options.names] or sorted(HERE.glob("*.ipynb")):
+        old = read(path)
+        new = normalize(run(old))
+        changed = changed_cells(old, new) if options.check else []
+        failed |= bool(changed)
+        print(f"{path.name}: {f'numbers changed in cells {changed}' if changed else 'ok'}")
+        if not options.check:
+            nbformat.write(new, path)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
