@@ -132,7 +132,9 @@ def quantum_hurts() -> Snapshot:
 
 def replays(count: int = 24) -> list[Snapshot]:
     """Decisions of `tao` on swe-lite, 48 workers on 2 nodes, capacity 0.85 to 1.05 of the live contexts."""
-    history = simulate("swe-lite", "tao", 2, 48, tasks=160, seed=1, capacity_tokens=230_000, keep_snapshots=True)
+    history = simulate(
+        "swe-lite", "tao", 2, 48, tasks=160, seed=1, capacity_tokens=230_000, keep_snapshots=True
+    )
     kept: dict[tuple[str, ...], Snapshot] = {}  # the first decision on each composition of the pool
     for decision in history.decisions:
         snapshot = decision.snapshot
@@ -161,7 +163,8 @@ def write(name: str, snapshot: Snapshot) -> None:
     head = json.dumps(data)[:-1]
     (OUT / f"{name}.json").write_text(f'{head}, "sessions": [\n  {rows}\n]}}\n', "utf-8")
     values = [f"{p} {tuple(plan(snapshot, p).value)}" for p in ("dp", "short_first", "bfd", "worst_fit")]
-    print(f"{name:22} pool {len(snapshot.pool):2}  C/live {capacity_over_live(snapshot):.2f}  {'  '.join(values)}")
+    ratio = capacity_over_live(snapshot)
+    print(f"{name:22} pool {len(snapshot.pool):2}  C/live {ratio:.2f}  {'  '.join(values)}")
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 def read(path: Path) -> NotebookNode:
     """The notebook at `path`, checked against its schema."""
-    notebook: NotebookNode = nbformat.read(path, as_version=4)
+    notebook: NotebookNode = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     nbformat.validate(notebook)
     return notebook
 
@@ -53,10 +53,10 @@ def run(notebook: NotebookNode, folder: Path = HERE) -> NotebookNode:
 def normalize(notebook: NotebookNode) -> NotebookNode:
     """A copy in normal form (see above); an executed notebook in, the file to commit out."""
     normal: NotebookNode = copy.deepcopy(notebook)
-    normal.metadata = nbformat.from_dict(METADATA)
+    normal.metadata = METADATA
     count = 0
     for place, cell in enumerate(normal.cells, start=1):
-        cell.id, cell.metadata = f"cell-{place:02d}", nbformat.from_dict({})
+        cell.id, cell.metadata = f"cell-{place:02d}", {}
         if cell.cell_type == "code":
             count += 1
             cell.execution_count = count
@@ -69,7 +69,7 @@ def _normal_output(output: NotebookNode, count: int) -> NotebookNode:
         output.execution_count = count
     if "data" in output:
         output.data.pop(WIDGET, None)
-        output.metadata = nbformat.from_dict({})
+        output.metadata = {}
     return output
 
 
@@ -111,7 +111,7 @@ def main(arguments: list[str]) -> int:
         failed |= bool(changed)
         print(f"{path.name}: {f'numbers changed in cells {changed}' if changed else 'ok'}")
         if not options.check:
-            nbformat.write(new, path)
+            nbformat.write(new, path)  # type: ignore[no-untyped-call]
     return int(failed)
 
 

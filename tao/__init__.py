@@ -5,6 +5,7 @@
 16791
 """
 
+from tao import explain
 from tao.library import load, snapshot_names
 from tao.model import (
     CacheNote,
@@ -38,9 +39,20 @@ __all__ = [
     "Snapshot",
     "ToolCall",
     "Value",
+    "compare",
+    "explain",
     "load",
     "plan",
     "ready",
     "simulate",
     "snapshot_names",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """`tao.compare` brings pandas in, so it is imported when it is first asked for."""
+    if name == "compare":
+        from tao.metrics import compare
+
+        return compare
+    raise AttributeError(f"module 'tao' has no attribute {name!r}")

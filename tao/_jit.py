@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
 
@@ -16,9 +16,9 @@ KERNELS: list[Callable[..., Any]] = []
 def njit(function: F) -> F:
     """Compile a kernel: cached on disk where a place can be found, releasing the GIL as it runs."""
     try:
-        kernel: F = numba.njit(cache=True, nogil=True)(function)
+        kernel = cast(F, numba.njit(cache=True, nogil=True)(function))
     except RuntimeError:  # numba found no folder to cache in (a read-only tree and no HOME)
-        kernel = numba.njit(nogil=True)(function)
+        kernel = cast(F, numba.njit(nogil=True)(function))
     KERNELS.append(kernel)
     return kernel
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,11 @@ def crowded(sessions: int = 40, quanta: tuple[int, ...] = (10, 10, 9, 9), seed: 
     for i in range(sessions):
         tokens = int(rng.integers(100, 5_000))
         home, age_s = names[rng.integers(len(names))], float(rng.exponential(8.0))
-        cached = {home: CacheNote(int(tokens * rng.uniform(0.5, 1.0)), 100.0 - age_s)} if rng.random() < 0.8 else {}
+        cached = (
+            {home: CacheNote(int(tokens * rng.uniform(0.5, 1.0)), 100.0 - age_s)}
+            if rng.random() < 0.8
+            else {}
+        )
         pool.append(Session(f"s{i:02}", tokens, cached=cached))
     full = 310_000 - params.reserve_tokens
     inside = [
@@ -60,8 +65,8 @@ def planner() -> list[dict[str, Any]]:
         if name == "exhaustive":
             continue
         counted = shape | {"states": states if name == "dp" else 0}
-        rows.append(_row(f"{name}, kernel", counted, lambda solve=solve: solve(problem)))
-        rows.append(_row(f"{name}, plan()", counted, lambda name=name: planners.plan(snapshot, name, params)))
+        rows.append(_row(f"{name}, kernel", counted, partial(solve, problem)))
+        rows.append(_row(f"{name}, plan()", counted, partial(planners.plan, snapshot, name, params)))
     cells = np.zeros((2, states), np.int64)
     passes = shape["sessions"] * shape["nodes"]
     rows.append(_row("yardstick", shape | {"states": states}, lambda: _yardstick(cells, passes)))
@@ -70,7 +75,12 @@ def planner() -> list[dict[str, Any]]:
 
 def _row(what: str, shape: dict[str, int], call: Callable[[], object]) -> dict[str, Any]:
     taken = times_s(call)
-    return {"what": what, **shape, "median_ms": 1000 * statistics.median(taken), "worst_ms": 1000 * max(taken)}
+    return {
+        "what": what,
+        **shape,
+        "median_ms": 1000 * statistics.median(taken),
+        "worst_ms": 1000 * max(taken),
+    }
 
 
 @njit

@@ -87,8 +87,8 @@ def node_bars_height(nodes: int) -> int:
 
 def node_bars_value(bars: pd.DataFrame) -> dict[str, Any]:
     """The parameter of `node_bars`: positions in tokens, texts that fit, and how far each view reaches."""
-    room = max(bars[bars["part"] != "resident"].groupby("node")["tokens"].sum().max(), 1)
-    whole = max(bars.groupby("node")["tokens"].sum().max(), 1)
+    room = max(bars[bars["part"] != "resident"].groupby("node")["tokens"].sum(), default=0) or 1
+    whole = max(bars.groupby("node")["tokens"].sum(), default=0) or 1
     slots = {node: slot for slot, node in enumerate(bars["node"].unique())}
     ends = dict.fromkeys(slots, (0, 0))
     rows = []

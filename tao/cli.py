@@ -74,8 +74,8 @@ def _plan(args: argparse.Namespace) -> None:
         _print_json([_plan_row(snapshot, name, plan, params) for name, plan in plans.items()])
         return
     free = snapshot.free_tokens(params)
-    print(f"{args.snapshot}: {len(snapshot.pool)} sessions in the pool, {len(snapshot.nodes)} nodes with room for")
-    print("  " + ", ".join(f"{node} {max(tokens, 0):,}" for node, tokens in free.items()) + " tokens")
+    print(f"{args.snapshot}: {len(snapshot.pool)} sessions in the pool")
+    print("  free: " + ", ".join(f"{node} {max(tokens, 0):,}" for node, tokens in free.items()) + " tokens")
     if args.snapshot in library.snapshot_names():
         print(f"  {library.describe(args.snapshot)}")
     print()
@@ -173,8 +173,8 @@ def _print_comparison(result: Comparison) -> None:
     ratios = [row["capacity_over_live"]["mean"] for row in data]
     near = min(ratios) <= 1.2 and max(ratios) >= 0.85
     print(
-        f"\nKV capacity is {min(ratios):.2f} to {max(ratios):.2f} x the live contexts; policies differ most from "
-        f"0.85 to 1.2, so {'this is where it matters' if near else 'expect little difference here'}"
+        f"\nKV capacity is {min(ratios):.2f} to {max(ratios):.2f} x the live contexts; policies differ most "
+        f"from 0.85 to 1.2, so {'this is where it matters' if near else 'expect little difference here'}"
     )
     _print_provenance(settings["profile"], settings["notes"])
 
@@ -194,7 +194,14 @@ def _bench(args: argparse.Namespace) -> None:
     print("median and worst of 20 warm calls; the yardstick is one pass of max and add over the same cells")
     head = ("what", "sessions", "nodes", "states", "median ms", "worst ms")
     cells = [
-        (r["what"], str(r["sessions"]), str(r["nodes"]), f"{r['states']:,}", f"{r['median_ms']:.3f}", f"{r['worst_ms']:.3f}")
+        (
+            r["what"],
+            str(r["sessions"]),
+            str(r["nodes"]),
+            f"{r['states']:,}",
+            f"{r['median_ms']:.3f}",
+            f"{r['worst_ms']:.3f}",
+        )
         for r in rows
     ]
     _print_table(head, cells)
@@ -224,7 +231,9 @@ def _params(args: argparse.Namespace) -> Params:
     for setting in args.set or ():
         name, _, text = setting.partition("=")
         if name not in types:
-            raise InputError(f"--set {setting!r}: unknown parameter {name!r}; it must be one of {', '.join(types)}")
+            raise InputError(
+                f"--set {setting!r}: unknown parameter {name!r}; it must be one of {', '.join(types)}"
+            )
         changes[name] = _parsed(types[name], text, setting)
     return replace(Params(), **changes)
 
@@ -269,7 +278,10 @@ def _with_interval(x: dict[str, float | None]) -> str:
 def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     widths = [max(len(row[k]) for row in [head, *rows]) for k in range(len(head))]
     for row in [head, ["-" * w for w in widths], *rows]:
-        cells = [row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))]
+        cells = [
+            row[0].ljust(widths[0]),
+            *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)),
+        ]
         print("  ".join(cells).rstrip())
 
 
@@ -288,7 +300,9 @@ def _progress(what: str) -> Iterator[Callable[[float], None]]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="tao", description=tao.__doc__.splitlines()[0] if tao.__doc__ else None)
+    parser = argparse.ArgumentParser(
+        prog="tao", description=tao.__doc__.splitlines()[0] if tao.__doc__ else None
+    )
     parser.add_argument("--version", action="version", version=f"tao {tao.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_plan(commands)
@@ -302,7 +316,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_plan(commands: Any) -> None:
     sub = _add(commands, "plan", _plan, "decide one snapshot with several planners, with reasons", PLAN_KEYS)
-    sub.add_argument("snapshot", metavar="NAME_OR_FILE", help=f"a JSON file, or {', '.join(library.snapshot_names())}")
+    sub.add_argument(
+        "snapshot", metavar="NAME_OR_FILE", help=f"a JSON file, or {', '.join(library.snapshot_names())}"
+    )
     sub.add_argument("--planner", nargs="+", metavar="NAME", help=f"of {', '.join(planners.PLANNERS)}")
     _add_json(sub)
     _add_set(sub)
@@ -324,20 +340,35 @@ def _add_runs(commands: Any) -> None:
     race.add_argument("--seeds", type=int, default=8, metavar="S", help="seeds 0 to S-1 (default: 8)")
     for sub in (run, race):
         names = ", ".join(WORKLOADS)
-        sub.add_argument("--workload", default="swe-lite", metavar="NAME_OR_FILE", help=f"a recorded file, or {names}")
-        sub.add_argument("--profile", default=DEFAULT_PROFILE, metavar="NAME", help=f"of {', '.join(PROFILES)}")
-        sub.add_argument("--nodes", type=int, default=2, metavar="N", help="nodes (default: 2)")
-        sub.add_argument("--workers", type=int, default=64, metavar="W", help="sessions at a time (default: 64)")
         sub.add_argument(
-            "--tasks", type=int, metavar="T", help=f"sessions in all (default: {TASKS}, or all of a recorded file)"
+            "--workload", default="swe-lite", metavar="NAME_OR_FILE", help=f"a recorded file, or {names}"
         )
-        sub.add_argument("--capacity-tokens", type=int, metavar="C", help="KV tokens per node (default: the profile's)")
-        sub.add_argument("--strict", action="store_true", help="sessions larger than a node are an error, not left out")
+        sub.add_argument(
+            "--profile", default=DEFAULT_PROFILE, metavar="NAME", help=f"of {', '.join(PROFILES)}"
+        )
+        sub.add_argument("--nodes", type=int, default=2, metavar="N", help="nodes (default: 2)")
+        sub.add_argument(
+            "--workers", type=int, default=64, metavar="W", help="sessions at a time (default: 64)"
+        )
+        sub.add_argument(
+            "--tasks",
+            type=int,
+            metavar="T",
+            help=f"sessions in all (default: {TASKS}, or all of a recorded file)",
+        )
+        sub.add_argument(
+            "--capacity-tokens", type=int, metavar="C", help="KV tokens per node (default: the profile's)"
+        )
+        sub.add_argument(
+            "--strict", action="store_true", help="sessions larger than a node are an error, not left out"
+        )
         _add_json(sub)
         _add_set(sub)
 
 
-def _add(commands: Any, name: str, run: Callable[..., None], text: str, epilog: str = "") -> argparse.ArgumentParser:
+def _add(
+    commands: Any, name: str, run: Callable[..., None], text: str, epilog: str = ""
+) -> argparse.ArgumentParser:
     sub: argparse.ArgumentParser = commands.add_parser(
         name, help=text, description=text, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -19,7 +19,7 @@ from tao import valuation
 from tao.history import DecisionRow, History, TurnRow
 from tao.model import InputError, Params, Snapshot, ToolCall
 from tao.node import Request, SimNode
-from tao.policies import DONE, HOLD, NEW, POLICIES, REASONING, TOOL, WAITING, Decision, Policy, View
+from tao.policies import DONE, HOLD, NEW, REASONING, TOOL, WAITING, Decision, Policy, View
 from tao.profiles import DEFAULT_PROFILE, PROFILES, PS_PER_S, Profile
 from tao.readiness import History as ToolHistory
 from tao.worker import Dropped, revalidate
@@ -32,8 +32,10 @@ STUCK_PS = 3 * 3600 * PS_PER_S  # ours: this long without any request or tool ru
 class Cluster:
     """The state of a run: `step()` until it returns False, or `run(until_s)`; `snapshot()` at any time.
 
+    >>> from tao.policies import POLICIES
     >>> from tao.workloads import Task, Workload
-    >>> work = Workload("two turns", (Task("a", (Turn(100, 0, 3, "bash", "read", 0.5), Turn(120, 103, 2))),), 0)
+    >>> turns = (Turn(100, 0, 3, "bash", "read", 0.5), Turn(120, 103, 2))
+    >>> work = Workload("one", (Task("a", turns),), 0)
     >>> cluster = Cluster(work, POLICIES["sticky"](Params()), nodes=1, workers=1)
     >>> cluster.run().turns[1].hit_tokens
     96
@@ -120,7 +122,7 @@ class Cluster:
         self._arrive(i)
 
     def _turn(self, i: int) -> Turn:
-        return self.workload.tasks[i].turns[self.view.turn[i]]
+        return self.workload.tasks[i].turns[int(self.view.turn[i])]
 
     def _arrive(self, i: int) -> None:
         """Session i has its next request: straight to its node, to where the policy says, or to the pool."""
@@ -342,11 +344,11 @@ class Cluster:
 
     def _stuck(self) -> str:
         pool = self.view.pool
-        i = int(pool[0])
+        name, tokens = self.view.session_ids[int(pool[0])], int(self.view.context_tokens[pool[0]])
         return (
-            f"the run cannot go on at {self.now_ps / PS_PER_S:.1f} s: nothing runs, {len(pool)} sessions wait, and "
-            f"the policy places none; session {self.view.session_ids[i]!r} needs {self.view.context_tokens[i]:,} "
-            f"tokens, the nodes hold {', '.join(f'{n.capacity_tokens:,}' for n in self.nodes)}"
+            f"the run cannot go on at {self.now_ps / PS_PER_S:.1f} s: nothing runs, {len(pool)} sessions "
+            f"wait, and the policy places none; session {name!r} needs {tokens:,} tokens, the nodes hold "
+            f"{', '.join(f'{n.capacity_tokens:,}' for n in self.nodes)}"
         )
 
 

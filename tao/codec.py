@@ -43,8 +43,7 @@ def from_json(text: str, source: str = "snapshot") -> Snapshot:
         return from_dict(data)
     except json.JSONDecodeError as e:
         raise InputError(
-            f"{source}: not valid JSON at line {e.lineno}, column {e.colno} ({e.msg}); "
-            "is the file complete?"
+            f"{source}: not valid JSON at line {e.lineno}, column {e.colno} ({e.msg}); is the file complete?"
         ) from None
     except RecursionError:
         raise InputError(f"{source}: nested too deeply to be a snapshot") from None

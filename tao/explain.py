@@ -102,7 +102,9 @@ def _take(left: Left, b: int, demand: int) -> Left:
     return (*left[:b], left[b] - demand, *left[b + 1 :])
 
 
-def _decide(problem: Case, i: int, left: Left, demand: int, nodes: list[int], steps: dict[Cell, Step]) -> Step:
+def _decide(
+    problem: Case, i: int, left: Left, demand: int, nodes: list[int], steps: dict[Cell, Step]
+) -> Step:
     skip: Cell = (i + 1, left)
     best, choice = steps[skip].value, None
     reads, offers = [skip], []
@@ -143,7 +145,9 @@ def _worth(s: Session, p: Placement, now_s: float, params: Params) -> str:
     cache = "no cache there"
     if note is not None:
         cache = f"{note.tokens:,} tokens cached there {now_s - note.seen_at_s:.1f} s ago"
-    return f"credit {p.value.credit:,} ({cache}), {readiness_words(s, now_s, params)}, {p.value.tokens:,} tokens"
+    return (
+        f"credit {p.value.credit:,} ({cache}), {readiness_words(s, now_s, params)}, {p.value.tokens:,} tokens"
+    )
 
 
 def readiness_words(s: Session, now_s: float, params: Params) -> str:
@@ -158,7 +162,11 @@ def readiness_words(s: Session, now_s: float, params: Params) -> str:
         return f"{state} (all predictions are void)"
     if p.return_s == float("inf"):
         return f"{state} (by {p.rule}: waits for ever)"
-    when = f"due in {p.return_s - now_s:.1f} s" if p.return_s >= now_s else f"overdue by {now_s - p.return_s:.1f} s"
+    when = (
+        f"due in {p.return_s - now_s:.1f} s"
+        if p.return_s >= now_s
+        else f"overdue by {now_s - p.return_s:.1f} s"
+    )
     return f"{state} (by {p.rule}: {when})"
 
 
@@ -171,12 +179,14 @@ def _kept_out(
     demand: dict[str, int],
     plan: Plan,
 ) -> str:
-    s, need = problem.sessions[i], int(problem.demand[i])
+    need = int(problem.demand[i])
     if not usable:
         return "it may use none of the nodes"
     roomiest = max(usable, key=lambda node: empty[node])
     if need > empty[roomiest]:
-        return f"it needs {need:,} tokens, more than any node it may use has free (at most {empty[roomiest]:,})"
+        return (
+            f"it needs {need:,} tokens, more than any node it may use has free (at most {empty[roomiest]:,})"
+        )
     open_node = max(usable, key=lambda node: left[node])
     if need <= left[open_node]:
         return (
@@ -194,7 +204,8 @@ def _kept_out(
         verdict = "which is worth less"
     else:
         verdict = "which rounding to quanta hides" if plan.exact else "but this planner does not weigh values"
-    return f"{short}; for {other.session} on {other.node} it would change the value by {_signed(change)}, {verdict}"
+    swap_text = f"for {other.session} on {other.node} it would change the value by {_signed(change)}"
+    return f"{short}; {swap_text}, {verdict}"
 
 
 def _best_swap(

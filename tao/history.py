@@ -70,6 +70,6 @@ class History:
 
     def __repr__(self) -> str:
         return (
-            f"History({self.settings.get('policy')}: {len(self.finished_ps)} sessions, {len(self.turns)} turns, "
-            f"{len(self.decisions)} decisions, {self.end_ps / 1e12:.1f} s)"
+            f"History({self.settings.get('policy')}: {len(self.finished_ps)} sessions, "
+            f"{len(self.turns)} turns, {len(self.decisions)} decisions, {self.end_ps / 1e12:.1f} s)"
         )

@@ -50,4 +50,6 @@ def _check_sessions(cluster: Cluster) -> None:
         raise AssertionError(f"session {i} is not on the cluster but on node {view.resident[i]}")
     live = int(view.context_tokens[view.live].sum())
     if live != cluster._live_tokens or len(view.live) > cluster.workers:
-        raise AssertionError(f"{len(view.live)} live sessions of {live} tokens, counted {cluster._live_tokens}")
+        raise AssertionError(
+            f"{len(view.live)} live sessions of {live} tokens, counted {cluster._live_tokens}"
+        )

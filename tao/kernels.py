@@ -15,6 +15,9 @@ The recurrence of the DP, with r the vector of remaining quanta and e_b the unit
 `tao.explain` has the same recurrence in plain Python. Two kernels fill it. `fill_grid` visits every
 vector r of a small grid in long contiguous loops. `search_reachable` visits only the vectors that
 can be reached, whatever the size of the grid. They return the same plan.
+
+Arrays are copied in loops, for numba compiles an assignment of slices seconds longer (the text of its
+error message does that).
 """
 
 from __future__ import annotations
@@ -39,7 +42,8 @@ def fill_grid(demand, prefer, packed, strides, sizes, table):
     slab = strides[last]  # cells that share the last node's remaining quanta: they fit the L1 cache
     digit = np.arange(slab) % sizes[0]  # remaining quanta of node 0
     barred = np.empty(slab, np.int64)
-    table[n, :] = 0
+    for s in range(table.shape[1]):
+        table[n, s] = 0
     for i in range(n - 1, -1, -1):
         for s in range(slab):
             barred[s] = 0 if digit[s] >= demand[i] else -(2**62)
@@ -47,7 +51,8 @@ def fill_grid(demand, prefer, packed, strides, sizes, table):
             base = top * slab
             here = table[i, base : base + slab]
             after = table[i + 1, base : base + slab]
-            here[:] = after  # skip session i
+            for s in range(slab):
+                here[s] = after[s]  # skip session i
             for k in range(m):
                 b = prefer[i, k]
                 if b < 0:
@@ -107,7 +112,8 @@ def count_grid(demand, prefer, strides, sizes):
     reached[cells - 1] = 1
     before = np.empty(cells, np.uint8)
     for i in range(n):
-        before[:] = reached
+        for s in range(cells):
+            before[s] = reached[s]
         for s in range(slab):
             fits[s] = digit[s] >= demand[i]
         for k in range(m):
@@ -164,9 +170,9 @@ def _find(slots, states, hashes, count, parent, b, demand):
 def _reach(demand, free, prefer, states, hashes, slots, layers):
     """List all reachable vectors in `states`; layers[i] = how many before session i. -1: too many."""
     n, m = prefer.shape
-    states[0] = free
     hashes[0] = 0
     for b in range(m):
+        states[0, b] = free[b]
         hashes[0] = (hashes[0] + _hash(b, free[b])) & _MASK
     slots[hashes[0] & (slots.shape[0] - 1)] = 0
     count = 1
@@ -184,7 +190,8 @@ def _reach(demand, free, prefer, states, hashes, slots, layers):
                     continue
                 if count == states.shape[0]:
                     return -1
-                states[count] = states[parent]
+                for c in range(m):
+                    states[count, c] = states[parent, c]
                 states[count, b] -= demand[i]
                 hashes[count] = h
                 slots[at] = count
@@ -233,7 +240,8 @@ def search_reachable(demand, free, prefer, tier, spare, high, low, room):
                 better = h > best_high or (h == best_high and w > best_low)
                 if not better and h == best_high and w == best_low:
                     better = pick < 0 or (
-                        tier[i, b] == tier[i, pick] and states[s, b] + spare[b] > states[s, pick] + spare[pick]
+                        tier[i, b] == tier[i, pick]
+                        and states[s, b] + spare[b] > states[s, pick] + spare[pick]
                     )
                 if better:
                     best_high, best_low, pick = h, w, b

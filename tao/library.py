@@ -54,7 +54,9 @@ def snapshot_names() -> list[str]:
 
 def describe(name: str) -> str:
     """Where the named snapshot comes from and what it shows, in one line."""
-    return PRESETS.get(name, "recorded: a decision of `tao` in our simulator, swe-lite, 48 workers on 2 nodes")
+    return PRESETS.get(
+        name, "recorded: a decision of `tao` in our simulator, swe-lite, 48 workers on 2 nodes"
+    )
 
 
 def load(name_or_path: str | Path) -> Snapshot:
@@ -69,7 +71,9 @@ def load(name_or_path: str | Path) -> Snapshot:
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as e:
-        why = "it is not UTF-8 text" if isinstance(e, UnicodeDecodeError) else e.strerror or "it cannot be read"
+        why = (
+            "it is not UTF-8 text" if isinstance(e, UnicodeDecodeError) else e.strerror or "it cannot be read"
+        )
         raise InputError(
             f"no snapshot {str(name_or_path)!r} ({why}); give a JSON file, or one of {', '.join(PRESETS)}, "
             "replay_01, replay_02, ..."

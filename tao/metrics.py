@@ -13,7 +13,8 @@ import pandas as pd
 from tao.history import History, TurnRow
 from tao.model import InputError, Params
 from tao.policies import POLICIES
-from tao.profiles import DEFAULT_PROFILE, PS_PER_S, Profile, profile as profile_named
+from tao.profiles import DEFAULT_PROFILE, PS_PER_S, Profile
+from tao.profiles import profile as profile_named
 from tao.simulator import simulate
 from tao.traces import open_workload
 from tao.workloads import Workload
@@ -26,8 +27,8 @@ METRICS = {
     "ttft_engine_s": "mean seconds from a request's arrival at the engine to its first token",
     "pool_wait_s": "mean seconds a request waits in the pool before it goes to an engine",
     "tool_end_to_first_token_s": "mean seconds from a tool's return to the first token after it",
-    "decode_tok_s": "output tokens per second of all nodes in the steady window: from the first session's end "
-    "to the last session's start (the whole run if there is no such window)",
+    "decode_tok_s": "output tokens per second of all nodes in the steady window: from the first session's "
+    "end to the last session's start (the whole run if there is no such window)",
     "decode_tok_s_makespan": "output tokens per second of all nodes over the whole run",
     "total_completion_s": "seconds until the last session is done",
     "prefix_hit_rate": "share of prompt tokens found in the engine's cache (recomputation after preemption "
@@ -112,13 +113,19 @@ def compare(
     A `Workload` that is passed in is fixed, and so run once. Raises `InputError` on unusable arguments.
     """
     if not policies or len(set(policies)) < len(policies):
-        raise InputError(f"policies are {', '.join(policies) or 'none'}; name each once, of {', '.join(POLICIES)}")
+        raise InputError(
+            f"policies are {', '.join(policies) or 'none'}; name each once, of {', '.join(POLICIES)}"
+        )
     for name in policies:
         if name not in POLICIES:
             raise InputError(f"policy is {name!r}; it must be one of {', '.join(POLICIES)}")
     if not isinstance(seeds, int) or seeds < 1:
         raise InputError(f"seeds is {seeds!r}; it must be a whole number above 0")
-    works = [workload] if isinstance(workload, Workload) else [open_workload(workload, s, tasks) for s in range(seeds)]
+    works = (
+        [workload]
+        if isinstance(workload, Workload)
+        else [open_workload(workload, s, tasks) for s in range(seeds)]
+    )
     engine = profile_named(profile) if isinstance(profile, str) else profile
     rows, notes = [], {}
     for k, work in enumerate(works):
@@ -162,7 +169,7 @@ def interval(values: npt.NDArray[np.float64], resamples: int = 2000) -> dict[str
 
 
 def steady_window(history: History) -> tuple[int, int]:
-    """Picoseconds from the first session's end to the last session's start; the whole run if that is empty."""
+    """From the first session's end to the last one's start (picoseconds); the whole run if that is empty."""
     begin, end = min(history.finished_ps.values()), max(history.started_ps.values())
     return (begin, end) if begin < end else (0, history.end_ps)
 
@@ -199,7 +206,9 @@ def _ratio(a: float, b: float) -> float | None:
     return a / b if b else None
 
 
-def _part_of(progress: Callable[[float], None] | None, done: float, parts: int) -> Callable[[float], None] | None:
+def _part_of(
+    progress: Callable[[float], None] | None, done: float, parts: int
+) -> Callable[[float], None] | None:
     if progress is None:
         return None
     report = progress

@@ -133,7 +133,9 @@ class _Batch:
 class SimNode:
     """A node that serves requests: `submit`, `cancel`, and `step` at `ends_ps`, over any prefix cache."""
 
-    def __init__(self, profile: Profile, capacity_tokens: int | None = None, cache: PrefixCache | None = None):
+    def __init__(
+        self, profile: Profile, capacity_tokens: int | None = None, cache: PrefixCache | None = None
+    ):
         self.profile = profile
         self.capacity_tokens = capacity_tokens or profile.capacity_tokens
         self.cache: PrefixCache = SessionCache() if cache is None else cache

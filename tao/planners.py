@@ -254,7 +254,9 @@ def exhaustive(problem: Case) -> Solution:
             f"exhaustive would try {m + 1}**{n} placements of {n} sessions on {m} nodes; "
             f"at most {EXHAUSTIVE_LIMIT:,} are allowed: use dp, or a smaller snapshot"
         )
-    return Solution(try_everything(problem, problem.demand, problem.free, problem.prefer), "exhaustive", True, "true")
+    return Solution(
+        try_everything(problem, problem.demand, problem.free, problem.prefer), "exhaustive", True, "true"
+    )
 
 
 def try_everything(problem: Case, demand: Ints, free: Ints, prefer: Ints) -> Ints:

@@ -86,7 +86,9 @@ class View:
             None if b < 0 else self.node_ids[b],
             int(self.waiting_since_ps[i]) / PS_PER_S if waiting else None,
             {
-                self.node_ids[c]: CacheNote(int(self.noted_tokens[i, c]), int(self.noted_at_ps[i, c]) / PS_PER_S)
+                self.node_ids[c]: CacheNote(
+                    int(self.noted_tokens[i, c]), int(self.noted_at_ps[i, c]) / PS_PER_S
+                )
                 for c in np.flatnonzero(self.noted_tokens[i])
             },
             self.tools.get(i),
@@ -112,8 +114,13 @@ class Decision:
 class Policy(Protocol):
     """See the module's docstring."""
 
-    period_s: float | None
-    gap_s: float
+    @property
+    def period_s(self) -> float | None:
+        """Seconds between two ticks; None: after every change."""
+
+    @property
+    def gap_s(self) -> float:
+        """The least seconds between two ticks after changes."""
 
     def route(self, view: View, i: int) -> int:
         """A node for session i's request, or HOLD."""
@@ -126,7 +133,7 @@ class Policy(Protocol):
 
 
 class Sticky:
-    """Each session stays on the node that had the fewest sessions when it came; nobody is held back (ours)."""
+    """Each session stays on the node that had the fewest sessions when it came; nobody waits (ours)."""
 
     period_s = None
     gap_s = 0.0
@@ -182,7 +189,9 @@ class Tao:
             over = int((view.context_tokens[inside] + reserve).sum()) - int(view.capacity_tokens[b])
             if over <= 0:
                 continue
-            for i in sorted(inside.tolist(), key=lambda i: (view.phase[i] != TOOL, view.context_tokens[i], i)):
+            for i in sorted(
+                inside.tolist(), key=lambda i: (view.phase[i] != TOOL, view.context_tokens[i], i)
+            ):
                 if over <= 0:
                     break
                 pauses.append(i)
@@ -265,10 +274,9 @@ class ThunderAgent:
         return placements
 
     def _resume_key(self, view: View, i: int) -> tuple[int, int, int]:
-        if view.turn[i] == 0:
-            group = 1
-        else:
-            group = 0 if view.phase[i] == WAITING else 2
+        """Waiting programs before new ones before those in a tool, each by size when they paused."""
+        old = 0 if view.phase[i] == WAITING else 2
+        group = 1 if view.turn[i] == 0 else old
         return group, self._size_at_pause.get(i, int(view.context_tokens[i])), i
 
     def _forced(self, view: View) -> list[tuple[int, int]]:

@@ -49,7 +49,9 @@ class Profile:
         for name in ("capacity_tokens", "max_batched_tokens", "max_seqs", "block_tokens"):
             given = getattr(self, name)
             if not isinstance(given, int) or given < 1:
-                raise InputError(f"profile {self.name!r}: {name} is {given!r}; it must be a whole number above 0")
+                raise InputError(
+                    f"profile {self.name!r}: {name} is {given!r}; it must be a whole number above 0"
+                )
 
     @cached_property
     def law(self) -> StepLaw:
@@ -120,12 +122,12 @@ PROFILES: dict[str, Profile] = {
         host_ms=2.0,
         provenance=(
             "Qwen3-32B, bf16, TP2 on H100: step-time law fitted to NVIDIA AIConfigurator 0.12 kernel tables "
-            "(vLLM 0.24), host time and prefill slope set by us on measured runs; KV capacity by bytes at 0.9 "
-            "memory utilization, +-5 %"
+            "(vLLM 0.24), host time and prefill slope set by us on measured runs; KV capacity by bytes at "
+            "0.9 memory utilization, +-5 %"
         ),
         known_error=(
-            "on 30 measured points of vLLM 0.12 (1k and 4k prompts, 8 to 128 at a time) TPOT is off by 5.6 % in "
-            "the mean and 17 % at most, TTFT by 93 % in the mean: TTFT is the least trustworthy output"
+            "on 30 measured points of vLLM 0.12 (1k and 4k prompts, 8 to 128 at a time) TPOT is off by 5.6 % "
+            "in the mean and 17 % at most, TTFT by 93 % in the mean: TTFT is the least trustworthy output"
         ),
     ),
 }

@@ -9,7 +9,8 @@ from tao.history import History
 from tao.invariants import check
 from tao.model import InputError, Params
 from tao.policies import POLICIES, Policy
-from tao.profiles import DEFAULT_PROFILE, PS_PER_S, Profile, profile as profile_named
+from tao.profiles import DEFAULT_PROFILE, PS_PER_S, Profile
+from tao.profiles import profile as profile_named
 from tao.traces import open_workload
 from tao.workloads import Workload
 

@@ -41,7 +41,7 @@ def decayed(tokens: int, age_s: float, half_life_s: float) -> int:
     >>> decayed(16000, 10.0, 10.0)
     8000
     """
-    return int(math.floor(tokens * power_of_half(max(age_s, 0.0) / half_life_s)))
+    return math.floor(tokens * power_of_half(max(age_s, 0.0) / half_life_s))
 
 
 def credit(note: CacheNote | None, now_s: float, params: Params) -> int:

@@ -15,7 +15,9 @@ def ready() -> bool:
     snapshot = Snapshot(0.0, (Node("n0", 4), Node("n1", 4)), sessions)
     problem = planners.case(snapshot, Params(quantum_tokens=1, reserve_tokens=0))
     rounded = planners.quantize(problem)
-    planners.fill_grid(problem, rounded, planners.pack(problem))
+    packed = planners.pack(problem)
+    assert packed is not None
+    planners.fill_grid(problem, rounded, packed)
     planners.search_reachable(problem, rounded, room=9)
     planners.bfd(problem)
     warm = _jit.cache_misses() == 0

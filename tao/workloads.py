@@ -208,9 +208,7 @@ def _generate(
     scale = recipe.output_scale if output_scale is None else output_scale
     lo, hi = extra_delay_s or (0.0, 0.0)
     _check_settings(seed, count, scale, lo, hi)
-    notes = [
-        f"drawn from the recipe {name!r}: output_scale {scale:g}; tool times are independent"
-    ]
+    notes = [f"drawn from the recipe {name!r}: output_scale {scale:g}; tool times are independent"]
     if hi:
         notes.append(f"every tool call takes {lo:g} to {hi:g} s longer, uniformly drawn")
     recipe = replace(recipe, output_scale=scale)

@@ -96,7 +96,8 @@ BROKEN = {
     "truncated.json": codec.to_json(tao.load("starved_large"))[:200],
     "nan.json": '{"now_s": NaN, "nodes": [], "sessions": []}',
     "negative.json": '{"now_s": 0, "nodes": [{"id": "n", "capacity_tokens": -1}], "sessions": []}',
-    "twice.json": '{"now_s": 0, "nodes": [{"id": "n", "capacity_tokens": 1}, {"id": "n", "capacity_tokens": 1}], "sessions": []}',
+    "twice.json": '{"now_s": 0, "sessions": [], "nodes": '
+    '[{"id": "n", "capacity_tokens": 1}, {"id": "n", "capacity_tokens": 1}]}',
     "many.json": codec.to_json(
         Snapshot(0.0, (Node("n", 9_000),), tuple(Session(f"s{i}", 100) for i in range(30)))
     ),
@@ -111,7 +112,10 @@ BROKEN = {
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["plan", "nowhere.json"], "no snapshot 'nowhere.json' (No such file or directory); give a JSON file, or one"),
+        (
+            ["plan", "nowhere.json"],
+            "no snapshot 'nowhere.json' (No such file or directory); give a JSON file, or one",
+        ),
         (["plan", "{truncated.json}"], "is the file complete?"),
         (["plan", "{nan.json}"], "now_s is nan; it must be a finite number"),
         (["plan", "{negative.json}"], "capacity_tokens is -1; it must be a whole number from 0"),
@@ -121,9 +125,18 @@ BROKEN = {
         (["plan", "."], "Is a directory"),
         (["plan", "session_177", "--planner", "best"], "'best'; it must be one of dp"),
         (["plan", "{many.json}", "--planner", "exhaustive"], "exhaustive would try 2**30 placements"),
-        (["plan", "session_177", "--set", "quantum=5"], "unknown parameter 'quantum'; it must be one of half_life_s"),
-        (["plan", "session_177", "--set", "quantum_tokens=five"], "'five' is not a whole number; write NAME=VALUE"),
-        (["plan", "session_177", "--set", "quantum_tokens=0"], "quantum_tokens is 0; it must be a whole number from 1"),
+        (
+            ["plan", "session_177", "--set", "quantum=5"],
+            "unknown parameter 'quantum'; it must be one of half_life_s",
+        ),
+        (
+            ["plan", "session_177", "--set", "quantum_tokens=five"],
+            "'five' is not a whole number; write NAME=VALUE",
+        ),
+        (
+            ["plan", "session_177", "--set", "quantum_tokens=0"],
+            "quantum_tokens is 0; it must be a whole number from 1",
+        ),
         (["compare", "--policies", "tao,rr"], "'rr'; it must be one of tao"),
         (["compare", "--profile", "a100"], "'a100'; it must be one of qwen3"),
         (["compare", "--workload", "swe-huge"], "swe-huge"),
@@ -155,7 +168,11 @@ def test_a_mistake_gets_one_clear_line_and_status_2(capsys, tmp_path, argv, said
 
 def spawn(*argv, **kw):
     return subprocess.Popen(
-        [sys.executable, "-m", "tao.cli", *argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **kw
+        [sys.executable, "-m", "tao.cli", *argv],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **kw,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -41,7 +42,13 @@ def workloads(draw):
 
 
 def run(workload, policy, **kw):
-    settings_ = {"nodes": 2, "workers": 4, "capacity_tokens": 5000, "debug": True, "params": Params(reserve_tokens=64)}
+    settings_ = {
+        "nodes": 2,
+        "workers": 4,
+        "capacity_tokens": 5000,
+        "debug": True,
+        "params": Params(reserve_tokens=64),
+    }
     return simulate(workload, policy, **(settings_ | kw))
 
 
@@ -70,7 +77,13 @@ def test_tao_adds_its_planning_cost_to_the_first_placement_and_nothing_else():
 
 
 @settings(max_examples=150, deadline=None)
-@given(workloads(), st.sampled_from(sorted(POLICIES)), st.integers(1, 3), st.integers(1, 8), st.integers(4200, 9000))
+@given(
+    workloads(),
+    st.sampled_from(sorted(POLICIES)),
+    st.integers(1, 3),
+    st.integers(1, 8),
+    st.integers(4200, 9000),
+)
 def test_every_policy_finishes_with_all_books_balanced(workload, policy, nodes, workers, capacity):
     history = run(workload, policy, nodes=nodes, workers=workers, capacity_tokens=capacity)
     kept = {t.session for t in history.turns}
@@ -83,7 +96,7 @@ def test_every_policy_finishes_with_all_books_balanced(workload, policy, nodes, 
         assert sum(t.output_tokens for t in rows) == sum(t.output_tokens for t in turns)
         assert rows[0].arrived_ps == history.started_ps[i]
         assert rows[-1].tool_end_ps == history.finished_ps[i]
-        for a, b in zip(rows, rows[1:], strict=False):
+        for a, b in pairwise(rows):
             assert a.tool_end_ps == b.arrived_ps  # a turn's times leave no gap
         assert all(0 <= t.hit_tokens < t.prompt_tokens for t in rows)
 
@@ -183,7 +196,9 @@ class Lazy(Sticky):
 
 
 def test_a_policy_that_places_nobody_is_told_so():
-    with pytest.raises(InputError, match=r"cannot go on .* 1 sessions wait.*'s00' needs 500 tokens.*hold 5,000"):
+    with pytest.raises(
+        InputError, match=r"cannot go on .* 1 sessions wait.*'s00' needs 500 tokens.*hold 5,000"
+    ):
         run(work([(500, 5, 0.0)]), Lazy(Params()), nodes=1)
 
 
@@ -204,7 +219,9 @@ def test_a_policy_that_names_an_unknown_node_is_told_which_there_are():
         run(work([(500, 5, 0.0)]), Wrong(Params()))
 
 
-@pytest.mark.parametrize(("name", "value"), [("nodes", 0), ("workers", 0), ("capacity_tokens", -5), ("nodes", 1.5)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("nodes", 0), ("workers", 0), ("capacity_tokens", -5), ("nodes", 1.5)]
+)
 def test_unusable_numbers_are_refused(name, value):
     with pytest.raises(InputError, match=f"{name} is {value}; it must be a whole number above 0"):
         run(work([(500, 5, 0.0)]), "sticky", **{name: value})

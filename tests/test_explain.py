@@ -48,7 +48,9 @@ def test_backtracking_the_recurrence_gives_the_plan_of_dp(case):
     steps = explain.recurrence(problem)
     path = explain.backtrack(problem, steps)
     plan = planners.plan(snapshot, "dp", params)
-    placed = {problem.sessions[s.cell[0]].id: problem.nodes[s.choice].id for s in path if s.choice is not None}
+    placed = {
+        problem.sessions[s.cell[0]].id: problem.nodes[s.choice].id for s in path if s.choice is not None
+    }
     assert placed == plan.node_of()
     if path:
         assert path[0].value == plan.value
@@ -66,9 +68,11 @@ def test_a_step_chose_the_best_of_what_it_read(case):
             continue
         offers = [steps[step.reads[0]].value]
         for read in step.reads[1:]:
-            node = next(b for b, (x, y) in enumerate(zip(step.cell[1], read[1], strict=True)) if x != y) if (
-                read[1] != step.cell[1]
-            ) else int(problem.prefer[i, 0])
+            node = (
+                next(b for b, (x, y) in enumerate(zip(step.cell[1], read[1], strict=True)) if x != y)
+                if (read[1] != step.cell[1])
+                else int(problem.prefer[i, 0])
+            )
             offers.append(Value.sum((problem.value(i, node), steps[read].value)))
         if read_sizes_are_positive(problem):
             assert step.value == max(offers)
@@ -96,9 +100,10 @@ def test_every_deferred_session_gets_a_reason_and_it_is_true(case):
                 if naive.is_feasible(snapshot, params, plan.node_of() | {s: b.id}, quantized=False) is None
             ]
             assert ("would still fit" in reason) == bool(fits_now), (name, reason)
-            assert ("may use none" in reason) == (
-                sessions[s].eligible == () or not snapshot.nodes
-            ), (name, reason)
+            assert ("may use none" in reason) == (sessions[s].eligible == () or not snapshot.nodes), (
+                name,
+                reason,
+            )
 
 
 def test_regret_is_what_a_plan_gives_up():
@@ -120,7 +125,9 @@ def test_reasons_name_the_numbers():
     reasons = explain.why_deferred(snapshot, planners.plan(snapshot, "dp", params), params)
     assert "needs 9,000 tokens, more than any node it may use has free (at most 5,000)" in reasons["huge"]
     assert reasons["nowhere"] == "it may use none of the nodes"
-    assert "would still fit on n0 (2,500 tokens left for its 2,500), but in quanta of 1,000" in reasons["right"]
+    assert (
+        "would still fit on n0 (2,500 tokens left for its 2,500), but in quanta of 1,000" in reasons["right"]
+    )
 
 
 def test_a_swap_that_only_rounding_hides_is_called_that():
@@ -143,7 +150,9 @@ def test_readiness_is_put_in_words():
 
 def test_messages_read_like_the_recurrence():
     params = Params(quantum_tokens=1, reserve_tokens=0)
-    snapshot = Snapshot(0.0, (Node("n0", 3), Node("n1", 1)), (Session("a", 2), Session("b", 1), Session("c", 9)))
+    snapshot = Snapshot(
+        0.0, (Node("n0", 3), Node("n1", 1)), (Session("a", 2), Session("b", 1), Session("c", 9))
+    )
     problem = planners.case(snapshot, dataclasses.replace(params))
     messages = [s.message for s in explain.backtrack(problem, explain.recurrence(problem))]
     assert messages == [

@@ -67,7 +67,11 @@ def test_the_parts_of_a_turn_add_up_exactly():
     history = simulate("swe-lite", "tao", 2, 8, tasks=8, capacity_tokens=45_000)
     for t in history.turns:
         pool, queue = t.submitted_ps - t.arrived_ps, t.scheduled_ps - t.submitted_ps
-        prefill, decode, tool = t.first_token_ps - t.scheduled_ps, t.finished_ps - t.first_token_ps, t.tool_end_ps - t.finished_ps
+        prefill, decode, tool = (
+            t.first_token_ps - t.scheduled_ps,
+            t.finished_ps - t.first_token_ps,
+            t.tool_end_ps - t.finished_ps,
+        )
         assert min(pool, queue, prefill, decode, tool) >= 0
         assert pool + queue + prefill + decode + tool == t.tool_end_ps - t.arrived_ps
 
@@ -98,7 +102,8 @@ def test_policies_are_compared_on_the_same_sessions():
 
 def test_the_same_comparison_twice_gives_the_same_bytes():
     texts = [
-        json.dumps(compare("terminal-bench", ["thunderagent"], 1, 4, tasks=4, seeds=2).to_dict()) for _ in range(2)
+        json.dumps(compare("terminal-bench", ["thunderagent"], 1, 4, tasks=4, seeds=2).to_dict())
+        for _ in range(2)
     ]
     assert texts[0] == texts[1]
 

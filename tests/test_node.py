@@ -16,7 +16,7 @@ QWEN = PROFILES["qwen3-32b-2xh100"]
 
 
 def drive(node, arrivals):
-    """Submit (time, request) pairs and step the node until it is idle; all events as (time, kind, session)."""
+    """Submit (time, request) pairs and step the node until it is idle; events as (time, kind, session)."""
     arrivals = sorted(arrivals, key=lambda a: a[0])
     log, now = [], 0
     while arrivals or node.ends_ps is not None:

@@ -106,9 +106,9 @@ def test_an_order_preserving_renaming_renames_every_plan(case):
     other = strategies.renamed(snapshot, order_preserving=True)
     for name in PLANNERS:
         before, after = solve(snapshot, name, params), solve(other.snapshot, name, params)
-        assert after.node_of() == {
-            other.sessions[s]: other.nodes[b] for s, b in before.node_of().items()
-        }, name
+        assert after.node_of() == {other.sessions[s]: other.nodes[b] for s, b in before.node_of().items()}, (
+            name
+        )
         assert after.value == before.value
 
 
@@ -125,7 +125,9 @@ def test_any_renaming_keeps_the_value_of_an_optimum(case):
 @given(strategies.cases())
 def test_ties_go_where_the_rule_says(case):
     snapshot, params = case
-    assert solve(snapshot, "exhaustive", params).node_of() == naive.canonical_best(snapshot, params, sleep, False)
+    assert solve(snapshot, "exhaustive", params).node_of() == naive.canonical_best(
+        snapshot, params, sleep, False
+    )
     assert solve(snapshot, "dp", params).node_of() == naive.canonical_best(snapshot, params, sleep, True)
 
 
@@ -208,7 +210,7 @@ def test_values_too_large_to_pack_are_still_exact():
 
 def test_sums_beyond_64_bits_are_refused_by_name():
     sessions = tuple(Session(f"s{i:05}", 2**40) for i in range(3000))
-    with pytest.raises(InputError, match="3000 sessions .* leave 64 bits; plan fewer"):
+    with pytest.raises(InputError, match=r"3000 sessions .* leave 64 bits; plan fewer"):
         planners.plan(Snapshot(0.0, (Node("n0", 2**40),), sessions), "dp")
 
 
@@ -227,4 +229,7 @@ def test_the_presets_cover_every_planner_and_none_is_missing():
         snapshot = tao.load(name)
         for planner in PLANNERS:
             if planner != "exhaustive" or len(snapshot.pool) <= 8:
-                assert naive.is_feasible(snapshot, Params(), tao.plan(snapshot, planner).node_of(), False) is None
+                assert (
+                    naive.is_feasible(snapshot, Params(), tao.plan(snapshot, planner).node_of(), False)
+                    is None
+                )

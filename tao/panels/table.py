@@ -27,7 +27,7 @@ class Table(NamedTuple):
     def html(self) -> str:
         """A `<table>` with caption and scopes; every cell is escaped.
 
-        >>> Table("Sizes", ("session",), [("<b>",)]).html()[-69:]
+        >>> Table("Sizes", ("session",), [("<b>",)]).html()[-62:]
         '<tbody><tr><th scope="row">&lt;b&gt;</th></tr></tbody></table>'
         """
         head = "".join(

@@ -1,0 +1,176 @@
+"""Notebook 00 in JupyterLab: first picture, figure, keyboard, accessibility."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.browser
+
+PANEL = ".tao-panel"
+NOTEBOOK = "00_start_here.ipynb"
+
+
+@pytest.fixture(scope="module")
+def fresh(open_notebook: Callable[[str], Any]) -> Any:
+    """The notebook opened, before anything ran."""
+    return open_notebook(NOTEBOOK)
+
+
+@pytest.fixture(scope="module")
+def ran(fresh: Any, run_all: Callable[[], None]) -> Any:
+    """The same after Run All."""
+    run_all()
+    return fresh
+
+
+@pytest.fixture
+def panel(ran: Any) -> Any:
+    """The panel at its first step."""
+    press(ran, "First")
+    wait_for_step(ran, 1)
+    return ran.locator(PANEL)
+
+
+def press(page: Any, name: str) -> None:
+    """Press a button of the panel with the keyboard."""
+    page.locator(PANEL).get_by_role("button", name=name, exact=True).focus()
+    page.keyboard.press("Enter")
+
+
+def wait_for_step(page: Any, step: int) -> None:
+    """Wait until the figure shows what the panel says about the step."""
+    page.wait_for_function(
+        """step => {
+            const panel = document.querySelector('.tao-panel');
+            return panel.querySelector('input[type=number]').value == step;
+        }""",
+        arg=step,
+    )
+    settle(page)
+
+
+def settle(page: Any) -> None:
+    """Wait until the panel has not changed for a fifth of a second."""
+    page.evaluate(
+        """() => new Promise(done => {
+            let timer = setTimeout(done, 200);
+            const watch = new MutationObserver(() => { clearTimeout(timer); timer = setTimeout(done, 200); });
+            watch.observe(document.querySelector('.tao-panel'),
+                          {subtree: true, childList: true, attributes: true, characterData: true});
+        })"""
+    )
+
+
+def spoken(page: Any) -> list[str]:
+    """What a screen reader finds in the figure: the label of each mark."""
+    marks = page.locator(f"{PANEL} svg.marks [aria-roledescription='bar']")
+    return [str(mark.get_attribute("aria-label")) for mark in marks.all()]
+
+
+def written(page: Any) -> str:
+    """Every letter in the figure, and every label."""
+    return str(page.locator(f"{PANEL} svg.marks").text_content()) + "\n".join(spoken(page))
+
+
+def violations(page: Any) -> list[str]:
+    """Serious and critical findings of axe inside the panel."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(page, context=PANEL).response["violations"]
+    return [
+        f"{v['id']}: {v['nodes'][0]['html'][:200]}" for v in found if v["impact"] in ("serious", "critical")
+    ]
+
+
+def test_an_untrusted_copy_shows_the_picture_before_any_run(fresh: Any) -> None:
+    picture = fresh.locator(".jp-Notebook .jp-RenderedImage img")
+    picture.wait_for()
+    assert picture.evaluate("image => image.naturalWidth") > 600
+    assert fresh.locator(PANEL).count() == 0
+
+
+def test_all_cells_run_without_complaint_and_draw_the_figure(ran: Any) -> None:
+    for kind in ("error", "stderr"):
+        assert ran.locator(f"[data-mime-type='application/vnd.jupyter.{kind}']").count() == 0
+    assert "n0: s01 admitted, 7,104 tokens, cache credit 1,156" in spoken(ran)
+    assert ran.locator(".jp-Notebook .jp-RenderedImage img").count() == 0
+
+
+def test_next_by_keyboard_changes_what_a_screen_reader_hears(panel: Any, ran: Any) -> None:
+    before = spoken(ran)
+    panel.get_by_role("button", name="First", exact=True).focus()
+    for key in ("Tab", "Tab", "Space"):
+        ran.keyboard.press(key)
+    wait_for_step(ran, 2)
+    assert spoken(ran) != before
+    assert any("177 admitted" in words for words in spoken(ran))
+    assert "dp admits 7 of 8" in panel.get_by_role("status").inner_text()
+
+
+def test_a_typed_number_and_a_planner_work_from_the_keyboard(panel: Any, ran: Any) -> None:
+    number = panel.get_by_role("spinbutton", name="Snapshot")
+    number.fill("2")
+    number.press("Enter")
+    wait_for_step(ran, 2)
+    press(ran, "short_first")
+    settle(ran)
+    assert not any("177 admitted" in words for words in spoken(ran))
+    assert "short_first admits 6 of 8" in panel.get_by_role("status").inner_text()
+    press(ran, "dp")
+    settle(ran)
+
+
+def test_five_forward_and_five_back_draws_the_same(panel: Any, ran: Any) -> None:
+    before, height = written(ran), panel.bounding_box()["height"]
+    for step in range(2, 7):
+        press(ran, "Next")
+        wait_for_step(ran, step)
+        assert panel.bounding_box()["height"] == height  # the page never jumps
+    assert written(ran) != before
+    for _ in range(5):  # as fast as one can press
+        press(ran, "Previous")
+    wait_for_step(ran, 1)
+    assert written(ran) == before
+
+
+def test_the_figure_can_be_read_as_a_table(panel: Any, ran: Any) -> None:
+    height = panel.bounding_box()["height"]
+    panel.get_by_label("Show as table").press("Space")
+    table = panel.get_by_role("table", name="The nodes, segment by segment (tokens)")
+    table.wait_for()
+    assert "s01" in table.inner_text()
+    assert not panel.locator("svg.marks").is_visible()
+    assert panel.bounding_box()["height"] == height
+    assert violations(ran) == []
+    panel.get_by_label("Show as table").press("Space")
+
+
+def test_nothing_serious_stands_in_anyone_s_way(panel: Any, ran: Any) -> None:
+    assert panel.count() == 1
+    assert violations(ran) == []
+
+
+def test_a_dark_theme_stays_readable(panel: Any, ran: Any) -> None:
+    assert panel.count() == 1
+    choose_theme(ran, "JupyterLab Dark")
+    assert violations(ran) == []
+    choose_theme(ran, "JupyterLab Light")
+
+
+def choose_theme(page: Any, name: str) -> None:
+    """Through the menu, as a user does."""
+    page.get_by_role("menuitem", name="Settings", exact=True).click()
+    page.get_by_role("menuitem", name="Theme", exact=True).hover()
+    page.get_by_role("menuitem", name=name, exact=True).click()
+    page.locator(f"body[data-jp-theme-name='{name}']").wait_for()
+    settle(page)
+
+
+def test_running_the_cell_again_replaces_the_panel(ran: Any, run_all: Callable[[], None]) -> None:
+    run_all()
+    settle(ran)
+    assert ran.locator(PANEL).count() == 1
+    assert spoken(ran)

@@ -1,0 +1,117 @@
+"""Notebooks: they run, their printed numbers are current, and the committed files are in normal form."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import nbformat
+import pytest
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_notebook
+
+from tao import library
+
+FOLDER = library.folder("notebooks")
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+LIMIT_BYTES = 150 * 1024
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+def script() -> ModuleType:
+    """`notebooks/execute.py`, which is not part of the package."""
+    spec = importlib.util.spec_from_file_location("execute", FOLDER / "execute.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+execute = script()
+
+
+@pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
+def path(request: pytest.FixtureRequest) -> Path:
+    assert isinstance(request.param, Path)
+    return request.param
+
+
+@pytest.fixture
+def notebook(path: Path) -> NotebookNode:
+    return execute.read(path)
+
+
+def outputs(notebook: NotebookNode) -> list[NotebookNode]:
+    return [output for cell in notebook.cells for output in cell.get("outputs", [])]
+
+
+def test_the_first_notebook_is_there() -> None:
+    assert NOTEBOOKS[0].name == "00_start_here.ipynb"
+    assert len(execute.read(NOTEBOOKS[0]).cells) <= 12
+
+
+def test_it_runs_and_prints_the_numbers_that_are_committed(notebook: NotebookNode) -> None:
+    again = execute.normalize(execute.run(notebook, FOLDER))
+    assert execute.changed_cells(notebook, again) == []
+    kinds = [sorted(output.get("data", {"stream": ""})) for output in outputs(notebook)]
+    assert kinds == [sorted(output.get("data", {"stream": ""})) for output in outputs(again)]
+
+
+def test_the_committed_file_is_in_normal_form_and_small(notebook: NotebookNode, path: Path) -> None:
+    assert execute.normalize(notebook) == notebook
+    assert "widgets" not in notebook.metadata
+    assert all(WIDGET not in output.get("data", {}) for output in outputs(notebook))
+    assert path.stat().st_size <= LIMIT_BYTES
+
+
+def test_no_output_complains_or_names_a_machine(notebook: NotebookNode) -> None:
+    for output in outputs(notebook):
+        assert output.get("name") != "stderr"
+        text = output.get("text", "") + output.get("data", {}).get("text/plain", "")
+        assert not any(
+            mark in text for mark in ("Error", "Warning", "/home/", "/tmp/", "/work/", "\\Users\\")
+        )
+
+
+def test_it_has_one_title_a_goal_and_its_limits(notebook: NotebookNode) -> None:
+    text = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
+    lines = [line for source in text for line in source.splitlines()]
+    assert [line for line in lines if line.startswith("# ")] == [lines[0]]
+    assert "you can" in text[0]
+    assert "## What this does not show" in lines
+    assert len(notebook.cells) <= 25
+
+
+def test_each_picture_has_a_text_beside_it(notebook: NotebookNode) -> None:
+    pictures = [output for output in outputs(notebook) if "image/png" in output.get("data", {})]
+    assert pictures
+    assert all(len(output.data["text/plain"]) > 200 for output in pictures)
+
+
+def test_a_cell_that_writes_to_stderr_fails(tmp_path: Path) -> None:
+    loud = new_notebook(cells=[new_code_cell("import sys; print('careful', file=sys.stderr)")])
+    with pytest.raises(RuntimeError, match="careful"):
+        execute.run(loud, tmp_path)
+
+
+def test_a_changed_number_is_found_and_a_changed_last_digit_is_not() -> None:
+    def printed(text: str) -> NotebookNode:
+        output = nbformat.v4.new_output("stream", text=text)  # type: ignore[no-untyped-call]
+        return new_notebook(cells=[new_code_cell("..."), new_code_cell("...", outputs=[output])])
+
+    assert execute.changed_cells(printed("credit 16,791 of 8"), printed("credit 16,791 of 8")) == []
+    assert execute.changed_cells(printed("0.123412"), printed("0.123409")) == []
+    assert execute.changed_cells(printed("credit 16,791"), printed("credit 13,624")) == [2]
+
+
+def test_running_a_panel_cell_again_leaks_no_widget(tmp_path: Path) -> None:
+    panel = new_code_cell(
+        "import tao\nfrom tao.panels import SnapshotPanel\n"
+        "panel = SnapshotPanel([('mine', tao.load('two_nodes_trap'))])\npanel.show()"
+    )
+    count = new_code_cell("from ipywidgets.widgets import widget\nprint(len(widget._instances))")
+    again = execute.run(new_notebook(cells=[panel, count] * 3), tmp_path)
+    counts = {output.text for output in outputs(again) if output.get("name") == "stdout"}
+    assert len(counts) == 1
