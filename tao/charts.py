@@ -70,7 +70,7 @@ def node_bars(bars: pd.DataFrame, nodes: int = 1, max_rows: int = 0) -> alt.HCon
         alt.Chart(alt.sequence(0, max_rows, as_="i"), height=NODE_HEIGHT * nodes)
         .transform_filter("datum.i < length(bars.rows)")
         .transform_calculate(**{name: f"bars.rows[datum.i].{name}" for name in FIELDS})
-        .encode(y=alt.Y("slot:O", axis=None, scale=slots))
+        .encode(y=alt.Y("slot:O", axis=None, scale=slots), order="i:Q")  # so that updates keep reading order
     )
     views = alt.hconcat(_names(base), _whole(base), _room(base), _left(base), spacing=10)
     return _styled(

@@ -66,7 +66,6 @@ class Cluster:
         self._requests: dict[int, Request] = {}
         self._arrived_ps: dict[int, int] = {}
         self._promised: dict[int, int] = {}
-        self._marked: set[int] = set()
         self._planning: tuple[Decision, int] | None = None
         self._changed = False
         self._ticked_ps: int | None = None
@@ -187,9 +186,8 @@ class Cluster:
             view.tools[i] = _tool_call(turn, self.now_ps)
             self._push(tool_end_ps, TOOL_END, i)
         self.policy.on_finish(view, i)
-        if i in self._marked or last:
-            self._marked.discard(i)
-            view.resident[i] = -1
+        if view.leaving[i] or last:
+            view.leaving[i], view.resident[i] = 0, -1
         if last:
             self._grow(i, 0)
             view.phase[i] = DONE
@@ -241,10 +239,10 @@ class Cluster:
             self._push(max(decision.wake_ps, self.now_ps + 1), TIMER)
         if decision.proposal is None:
             self._place_all(decision.placements)
-            self._pause(decision.pauses)
+            decision.pauses = self._pause(decision.pauses)
             self._record_decision(decision, pool, decision.placements, [])
         else:  # the plan takes its time; what it relies on may change meanwhile
-            self._pause(decision.pauses)
+            decision.pauses = self._pause(decision.pauses)
             self._planning = decision, pool
             self._push(self.now_ps + round(decision.cost_s * PS_PER_S), APPLY)
 
@@ -267,14 +265,19 @@ class Cluster:
                 )
             self._place(i, self._checked_node(i, b))
 
-    def _pause(self, pauses: Sequence[int]) -> None:
-        """Pause now, or mark a session that is answering; it pauses when its answer is complete."""
+    def _pause(self, pauses: Sequence[int]) -> list[int]:
+        """Pause now, or mark a session that is answering; returns those that were not marked already."""
+        view, new = self.view, []
         for i in pauses:
-            if self.view.phase[i] == REASONING:
-                self._marked.add(i)
-            elif self.view.resident[i] >= 0:
-                self.view.resident[i] = -1
+            if view.resident[i] < 0 or view.leaving[i]:
+                continue
+            new.append(i)
+            if view.phase[i] == REASONING:
+                view.leaving[i] = 1
+            else:
+                view.resident[i] = -1
                 self._changed = True
+        return new
 
     def _estimate_tools(self) -> None:
         """What history expects of each running tool, as of now."""
@@ -363,6 +366,7 @@ def _empty_view(workload: Workload, nodes: Sequence[SimNode]) -> View:
         context_tokens=np.zeros(n, np.int64),
         turn=np.zeros(n, np.int64),
         resident=np.full(n, -1, np.int64),
+        leaving=np.zeros(n, np.int64),
         last_node=np.full(n, -1, np.int64),
         waiting_since_ps=np.zeros(n, np.int64),
         streamed_tokens=np.zeros(n, np.int64),

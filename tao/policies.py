@@ -33,8 +33,8 @@ Ints = npt.NDArray[np.int64]
 class View:
     """What a policy may see: int64 arrays over n sessions and m nodes; times in picoseconds.
 
-    `resident` is the node that holds a session, or -1; `noted_tokens[i, b]` and `noted_at_ps[i, b]`
-    the prefix last seen there. A session that is WAITING, or in a TOOL while not resident, is in
+    `resident` is the node that holds a session, or -1; `leaving` is 1 for one that pauses when its
+    answer is complete; `noted_tokens[i, b]` and `noted_at_ps[i, b]` are the prefix last seen there. A session that is WAITING, or in a TOOL while not resident, is in
     the waiting pool. `streamed_tokens` is what a running answer has brought so far.
     """
 
@@ -45,6 +45,7 @@ class View:
     context_tokens: Ints
     turn: Ints
     resident: Ints
+    leaving: Ints
     last_node: Ints
     waiting_since_ps: Ints
     streamed_tokens: Ints
@@ -185,12 +186,11 @@ class Tao:
         pauses: list[int] = []
         reserve = self.params.reserve_tokens
         for b in range(len(view.node_ids)):
-            inside = view.residents(b)
-            over = int((view.context_tokens[inside] + reserve).sum()) - int(view.capacity_tokens[b])
-            if over <= 0:
-                continue
+            staying = view.residents(b)
+            staying = staying[view.leaving[staying] == 0]
+            over = int((view.context_tokens[staying] + reserve).sum()) - int(view.capacity_tokens[b])
             for i in sorted(
-                inside.tolist(), key=lambda i: (view.phase[i] != TOOL, view.context_tokens[i], i)
+                staying.tolist(), key=lambda i: (view.phase[i] != TOOL, view.context_tokens[i], i)
             ):
                 if over <= 0:
                     break

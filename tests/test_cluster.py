@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tao.cluster import Cluster
 from tao.invariants import check
-from tao.model import InputError, Params
+from tao.model import InputError, Params, ToolCall
 from tao.policies import HOLD, POLICIES, TOOL, WAITING, Decision, Sticky
 from tao.profiles import PROFILES, PS_PER_S
 from tao.simulator import live_tokens, simulate
@@ -279,3 +279,21 @@ def test_thunderagent_resumes_answering_before_new_before_acting():
     assert policy.tick(view).placements == [(2, 0)]
     view.phase[2] = 4
     assert policy.tick(view).placements == [(1, 0)]
+
+
+# --- TAO's pause rule ---------------------------------------------------------------------------
+
+
+def test_tao_marks_no_more_answering_sessions_than_it_has_to():
+    view = pool_view([3000, 2000, 2500, 2600], [10_000], resident=0, phase=2)
+    policy = POLICIES["tao"](Params(reserve_tokens=100))
+    assert policy.tick(view).pauses == [1]
+    view.leaving[1] = 1  # it will make the room; nobody else has to go
+    assert policy.tick(view).pauses == []
+
+
+def test_tao_pauses_the_smallest_in_a_tool_before_anybody_who_answers():
+    view = pool_view([1000, 4000, 3000, 2500], [10_000], resident=0, phase=TOOL)
+    view.phase[0] = 2
+    view.tools = {i: ToolCall("bash", 0.0) for i in (1, 2, 3)}
+    assert POLICIES["tao"](Params(reserve_tokens=0)).tick(view).pauses == [3]
