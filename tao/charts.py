@@ -29,7 +29,6 @@ MAX_ROWS = 5_000  # Altair refuses more, and nobody can read them
 NEVER_MS = 10**9  # 11 days
 
 LABEL_WIDTH, WHOLE_WIDTH, ROOM_WIDTH, FREE_WIDTH = 84, 170, 440, 92  # px
-FULL_WIDTH = LABEL_WIDTH + WHOLE_WIDTH + ROOM_WIDTH + FREE_WIDTH + 54  # px, with spacing and padding
 NODE_HEIGHT = 46  # px
 CHARACTER = 6.7  # px of one bold character at 12 px, rounded up
 
@@ -38,7 +37,7 @@ PARTS = {HELD: GREY, WARM: PALETTE["blue"], COLD: PALETTE["orange"], FREE: "whit
 FIELDS = ("node", "capacity", "slot", "part", "label", "note", "whole0", "whole1", "room0", "room1", "words")
 
 
-def live(chart: alt.HConcatChart) -> alt.JupyterChart:
+def live(chart: alt.TopLevelSpec) -> alt.JupyterChart:
     """The chart as a widget, without a menu, whose parameters only Python changes.
 
     The browser loads the drawing library from a public server. With TAO_OFFLINE=1 in the environment each
@@ -80,9 +79,9 @@ def node_bars(bars: pd.DataFrame, nodes: int = 1, max_rows: int = 0) -> alt.HCon
     )
 
 
-def node_bars_height(nodes: int) -> int:
-    """Height in px of a card for `node_bars` with its title, axis and legend."""
-    return NODE_HEIGHT * nodes + 84
+def node_bars_size(nodes: int) -> tuple[int, int]:
+    """Width and height in px of a card that holds `node_bars` with its title, axis and legend."""
+    return LABEL_WIDTH + WHOLE_WIDTH + ROOM_WIDTH + FREE_WIDTH + 58, NODE_HEIGHT * nodes + 84
 
 
 def node_bars_value(bars: pd.DataFrame) -> dict[str, Any]:

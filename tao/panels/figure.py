@@ -14,20 +14,23 @@ from tao.panels import html
 class Figure:
     """A live chart that draws the parameter `name`, and a checkbox that shows a table instead.
 
-    The browser sets the chart up once; `update` only sends the parameter.
+    The browser sets the chart up once; `update` only sends the parameter. `size` is the width and height of
+    the card in px; where `scrolls`, the chart is higher and the keyboard can reach it to scroll.
     """
 
-    def __init__(self, chart: alt.HConcatChart, name: str, width: int, height: int) -> None:
-        self._name, self._version, self._height = name, 0, height
+    def __init__(self, chart: alt.TopLevelSpec, name: str, size: tuple[int, int], scrolls: bool) -> None:
+        self._name, self._version, self._height = name, 0, size[1]
         self._value: dict[str, Any] = {}
         self.live = charts.live(chart)
         self.live.observe(self._on_echo, "_params")
-        self._card = widgets.Box([self.live], layout={"height": f"{height}px"})
+        self._card = widgets.Box([self.live], layout={"height": f"{size[1]}px"}, tabbable=scrolls or None)
         self._card.add_class("tao-card")
         self._table = widgets.HTML(layout={"display": "none"})
         self.as_table = widgets.Checkbox(description="Show as table", indent=False)
         self.as_table.observe(self._on_toggle, "value")
-        self.widget = widgets.VBox([self._card, self._table, self.as_table], layout={"width": f"{width}px"})
+        self.widget = widgets.VBox(
+            [self._card, self._table, self.as_table], layout={"width": f"{size[0]}px", "max_width": "100%"}
+        )
 
     def update(self, value: dict[str, Any], table: str) -> None:
         """Draw `value`, and put the HTML `table` with the same facts behind the checkbox."""

@@ -33,7 +33,7 @@ STYLE = """<style>
 
 
 def status(text: str) -> str:
-    """A line that screen readers announce when it changes."""
+    """A line marked as the status of the panel."""
     return f'<div class="tao-status" role="status">{escape(text)}</div>'
 
 

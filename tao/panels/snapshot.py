@@ -113,11 +113,12 @@ class SnapshotPanel(Stepper):
         nodes = max(len(snapshot.nodes) for _, snapshot in self.snapshots)
         rows = max(2 * len(snapshot.nodes) + len(snapshot.pool) for _, snapshot in self.snapshots)
         chart = charts.node_bars(self._bars(), nodes, rows)
-        self.figure = Figure(
-            chart, "bars", charts.FULL_WIDTH + 4, charts.node_bars_height(min(nodes, DRAWN_NODES))
-        )
+        size = charts.node_bars_size(min(nodes, DRAWN_NODES))
+        self.figure = Figure(chart, "bars", size, scrolls=nodes > DRAWN_NODES)
         self.origin, self.guarantee = widgets.HTML(), widgets.HTML()
-        self.lists = [widgets.HTML(layout={"flex": f"1 1 {width}px", "min_width": "0"}) for width in LIST_WIDTHS]
+        self.lists = [
+            widgets.HTML(layout={"flex": f"1 1 {width}px", "min_width": "0"}) for width in LIST_WIDTHS
+        ]
         self.lists[0].add_class("tao-narrow")
         self.root.children = [
             widgets.HTML(html.STYLE, layout={"display": "none"}),

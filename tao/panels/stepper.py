@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import ipywidgets as widgets
@@ -13,15 +14,15 @@ from tao.panels.base import Panel, guard
 class Stepper(Panel):
     """First, Previous, Next, Last and a step number from 1 to `count`, all usable with the keyboard alone.
 
-    A subclass draws the current `step` in `draw`, calls `draw` at the end of its `__init__`, and puts
-    `controls` into its `root`. The buttons stay enabled at both ends, where they do nothing: a button
+    A subclass shows the current `step` in `draw`, and puts `controls`, `status` and `error` into its `root`.
+    The buttons stay enabled at both ends, where they do nothing: a button
     that turns gray under the finger loses the keyboard's focus.
     """
 
     def __init__(self, count: int, noun: str = "Step") -> None:
-        super().__init__()
         if count < 1:
             raise InputError(f"{type(self).__name__} was given {count} steps; it needs at least one to show")
+        super().__init__()
         self.count = count
         self.number = widgets.BoundedIntText(
             value=1, min=1, max=count, description=noun, layout={"width": "150px"}
@@ -72,7 +73,7 @@ class Stepper(Panel):
         self.draw()
 
 
-def _button(name: str, move: Any) -> widgets.Button:
+def _button(name: str, move: Callable[[], None]) -> widgets.Button:
     button = widgets.Button(description=name, layout={"width": "84px"})
     button.on_click(lambda _: move())
     return button

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import nbformat
 import pytest
 
 pytestmark = pytest.mark.browser
@@ -181,3 +182,17 @@ def test_running_the_cell_again_replaces_the_panel(ran: Any, run_all: Callable[[
     settle(ran)
     assert ran.locator(PANEL).count() == 1
     assert spoken(ran)
+
+
+def test_a_step_taken_before_the_figure_is_drawn_is_drawn(
+    lab: Any, open_notebook: Callable[[str], Any], run_all: Callable[[], None]
+) -> None:
+    code = "from tao.panels import SnapshotPanel\npanel = SnapshotPanel()\npanel.show()\npanel.step = 2"
+    cells = [nbformat.v4.new_code_cell(code)]  # type: ignore[no-untyped-call]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    notebook = nbformat.v4.new_notebook(cells=cells, metadata=kernel)  # type: ignore[no-untyped-call]
+    nbformat.write(notebook, lab.folder / "early.ipynb")  # type: ignore[no-untyped-call]
+    page = open_notebook("early.ipynb")
+    run_all()
+    wait_for_step(page, 2)
+    assert any("177 admitted" in words for words in spoken(page))

@@ -1,0 +1,64 @@
+"""What the README says is so: its example runs, its tree is complete, its commands are the ones CI uses."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import tao
+from tao.metrics import compare
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
+BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
+
+
+def test_the_example_runs_and_prints_what_it_says(capsys):
+    (example,) = (text for language, text in BLOCKS if language == "python")
+    exec(compile(example, "README.md", "exec"), {})
+    assert "# 16791 13624" in example
+    assert capsys.readouterr().out.startswith("16791 13624\n")
+
+
+def test_there_are_exactly_two_commands_to_set_up():
+    commands = [text.strip() for language, text in BLOCKS if not language and "python3 -m venv" in text]
+    assert len(commands) == 2
+    assert all("\n" not in command for command in commands)
+    assert commands[0].endswith(".venv/bin/tao lab")
+    assert commands[1].endswith(".venv/bin/python -m pytest")
+    assert README.index("<!-- test command -->") < README.index(commands[1])
+
+
+def test_the_tree_names_every_module():
+    modules = {p.stem for p in (ROOT / "tao").glob("*.py")} - {"__init__", "_jit", "history", "invariants"}
+    modules -= {"library", "warmup", "bench", "workload_params"}  # helpers that a reader finds by their use
+    (tree,) = (text for language, text in BLOCKS if "tao/            the package" in text)
+    assert {name for name in modules if f"{name}.py" not in tree} == set()
+    named = re.findall(r"(\w+)\.py", tree)
+    assert {name for name in named if not list(ROOT.glob(f"**/{name}.py"))} == set()
+
+
+def test_every_name_that_is_offered_exists():
+    for name in (*tao.__all__, "compare"):
+        assert getattr(tao, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'comparison'"):
+        _ = tao.comparison
+
+
+@pytest.mark.long
+def test_the_table_of_the_readme_is_what_compare_gives():
+    summary = compare(tasks=128).summary().set_index(["policy", "metric"])
+    rows = {
+        "task latency, s": ("task_latency_s", "{:.0f}"),
+        "time to first token, pool wait included, s": ("ttft_s", "{:.2f}"),
+        "decode, tokens/s, steady window": ("decode_tok_s", "{:,.0f}"),
+        "prefix hit rate": ("prefix_hit_rate", "{:.3f}"),
+    }
+    for title, (metric, form) in rows.items():
+        cells = []
+        for policy in ("tao", "thunderagent", "sticky"):
+            mean, lo, hi = (form.format(summary.loc[(policy, metric), k]) for k in ("mean", "lo", "hi"))
+            cells.append(f"{mean} [{lo}, {hi}]")
+        assert f"| {title} | {' | '.join(cells)} |" in README
