@@ -30,7 +30,7 @@ NEVER_MS = 10**9  # 11 days
 
 LABEL_WIDTH, WHOLE_WIDTH, ROOM_WIDTH, FREE_WIDTH = 84, 170, 440, 92  # px
 NODE_HEIGHT = 46  # px
-CHARACTER = 6.7  # px of one bold character at 12 px, rounded up
+CHARACTER = 6.7  # px of one bold character of Arial at 12 px, rounded up
 
 HELD, WARM, COLD, FREE = "held by residents", "admitted with cache credit", "admitted without", "free"
 PARTS = {HELD: GREY, WARM: PALETTE["blue"], COLD: PALETTE["orange"], FREE: "white"}
@@ -104,38 +104,29 @@ def node_bars_value(bars: pd.DataFrame) -> dict[str, Any]:
 def _texts(row: Mapping[Any, Any], width: float) -> dict[str, str]:
     """The kind of a segment, its two lines within `width` px, and a sentence for screen readers."""
     node, label, tokens, credit = row["node"], row["label"], f"{row['tokens']:,}", f"{row['credit']:,}"
-    if row["part"] == "resident":
-        part, note, words = HELD, tokens, f"{node}: {label} hold {tokens} tokens"
-    elif row["part"] == "free":
-        part, note, words = FREE, "", f"{node}: {tokens} tokens stay free"
+    if row["part"] == "free":
+        part, label, note, words = FREE, "", "", f"{node}: {tokens} tokens stay free"
+    elif row["part"] == "resident":
+        part, words = HELD, f"{node}: {tokens} tokens held by {label}"
+        label, note = _first_that_fits(width, label, label.split(" ")[0]), _first_that_fits(width, tokens)
     else:
-        part, note = WARM if row["credit"] else COLD, f"credit {credit}"
+        part = WARM if row["credit"] else COLD
         words = f"{node}: {label} admitted, {tokens} tokens, cache credit {credit}"
-    lines = {"label": _fit(label, width), "note": _fit_number(note, width)}
-    return {"part": part, "capacity": f"{row['capacity_tokens']:,}", "words": words} | lines
+        label = _first_that_fits(width, label, *("…" + label[-k:] for k in range(len(label) - 1, 2, -1)))
+        note = _first_that_fits(width, f"credit {credit}", credit) if label else ""
+    capacity = f"{row['capacity_tokens']:,}"
+    return {"part": part, "capacity": capacity, "label": label, "note": note, "words": words}
 
 
-def _fit(text: str, width: float) -> str:
-    """`text`, or its end (where ids differ) behind an ellipsis, or nothing, in `width` px."""
-    room = int((width - 6) / CHARACTER)
-    if len(text) <= room:
-        return text
-    return "…" + text[1 - room :] if room >= 4 else ""
-
-
-def _fit_number(text: str, width: float) -> str:
-    """`text`, or only its last word (a number is never cut), or nothing, in `width` px."""
-    fitting = (part for part in (text, text.split(" ")[-1]) if len(part) * CHARACTER + 2 <= width)
-    return next(fitting, "")
+def _first_that_fits(width: float, *texts: str) -> str:
+    return next((text for text in texts if len(text) * CHARACTER + 4 <= width), "")
 
 
 def _names(base: alt.Chart) -> alt.LayerChart:
     rows = base.transform_filter(f"datum.part == '{FREE}'").encode(x=alt.value(LABEL_WIDTH - 4))
-    lines = (
-        _text(rows, "node", "bold", -7, align="right"),
-        _text(rows, "capacity", "normal", 8, align="right"),
-    )
-    return alt.LayerChart(layer=list(lines), width=LABEL_WIDTH)
+    style: dict[str, Any] = {"align": "right", "limit": LABEL_WIDTH - 8}
+    lines = [_text(rows, "node", "bold", -7, **style), _text(rows, "capacity", "normal", 8, **style)]
+    return alt.LayerChart(layer=lines, width=LABEL_WIDTH)
 
 
 def _whole(base: alt.Chart) -> alt.LayerChart:
@@ -170,14 +161,11 @@ def _bars(base: alt.Chart, view: str, width: int, gap: float) -> list[alt.Chart]
         description="words:N",
         tooltip="words:N",
     )
-    free = both.mark_bar(fill="white", stroke=LINE, strokeDash=[4, 3])
-    filled = both.mark_bar(stroke="white", strokeWidth=gap)
-    return [
-        free.transform_filter(f"datum.part == '{FREE}'"),
-        filled.transform_filter(f"datum.part != '{FREE}'").encode(
-            color=alt.Color("part:N", scale=parts, legend=legend)
-        ),
-    ]
+    filled = both.mark_bar(stroke="white", strokeWidth=gap).transform_filter(f"datum.part != '{FREE}'")
+    free = both.mark_bar(fill="white", stroke=LINE, strokeDash=[4, 3]).transform_filter(
+        f"datum.part == '{FREE}'"
+    )
+    return [filled.encode(color=alt.Color("part:N", scale=parts, legend=legend)), free]
 
 
 def _inside(base: alt.Chart, view: str) -> list[alt.Chart]:
@@ -187,7 +175,7 @@ def _inside(base: alt.Chart, view: str) -> list[alt.Chart]:
 
 def _text(base: alt.Chart, field: str, weight: Literal["bold", "normal"], dy: int, **style: Any) -> alt.Chart:
     ink = alt.when(f"datum.part == '{WARM}'").then(alt.value("white")).otherwise(alt.value(INK))
-    marks: alt.Chart = base.mark_text(dy=dy, fontWeight=weight, aria=False, limit=ROOM_WIDTH, **style)
+    marks: alt.Chart = base.mark_text(dy=dy, fontWeight=weight, aria=False, **style)
     return marks.encode(text=f"{field}:N", color=ink)
 
 
@@ -195,6 +183,7 @@ def _styled(chart: alt.HConcatChart, description: str) -> alt.HConcatChart:
     text: dict[str, Any] = {"labelFontSize": 11, "labelColor": INK}
     styled: alt.HConcatChart = (
         chart.properties(description=description, background="white", padding=8)
+        .configure(font="Arial, Liberation Sans, Helvetica, sans-serif")
         .configure_text(fontSize=12)
         .configure_view(stroke=None)
         .configure_axis(domainColor=LINE, tickColor=LINE, **text)

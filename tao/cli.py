@@ -319,7 +319,9 @@ def _add_plan(commands: Any) -> None:
     sub.add_argument(
         "snapshot", metavar="NAME_OR_FILE", help=f"a JSON file, or {', '.join(library.snapshot_names())}"
     )
-    sub.add_argument("--planner", nargs="+", action="extend", metavar="NAME", help=f"of {', '.join(planners.PLANNERS)}")
+    sub.add_argument(
+        "--planner", nargs="+", action="extend", metavar="NAME", help=f"of {', '.join(planners.PLANNERS)}"
+    )
     _add_json(sub)
     _add_set(sub)
 

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
+from tao.checks import shown
 from tao.model import CacheNote, InputError, Node, Plan, Session, Snapshot, ToolCall
 
 SCHEMA = 1
@@ -66,8 +67,8 @@ def from_dict(data: Any) -> Snapshot:
     """A snapshot from what `to_dict` returns; raises `InputError` on anything else."""
     data = _object(data, "snapshot")
     schema = data.pop("schema", SCHEMA)
-    if schema != SCHEMA:
-        raise InputError(f"schema is {schema!r}; this version of tao reads schema {SCHEMA}")
+    if type(schema) is not int or schema != SCHEMA:
+        raise InputError(f"schema is {shown(schema)}; this version of tao reads schema {SCHEMA}")
     sessions = [_session(s, i) for i, s in enumerate(_array(data, "sessions"))]
     nodes = [_build(Node, n, f"nodes[{i}]") for i, n in enumerate(_array(data, "nodes"))]
     return _build(Snapshot, data | {"sessions": tuple(sessions), "nodes": tuple(nodes)}, "snapshot")
@@ -102,13 +103,13 @@ def _session(data: Any, i: int) -> Session:
     where = f"sessions[{i}]"
     data = _object(data, where)
     cached = _object(data.get("cached", {}), f"{where}.cached")
-    data["cached"] = {n: _build(CacheNote, note, f"{where}.cached[{n!r}]") for n, note in cached.items()}
+    data["cached"] = {n: _build(CacheNote, note, f"{where}.cached[{shown(n)}]") for n, note in cached.items()}
     if data.get("tool") is not None:
         data["tool"] = _build(ToolCall, data["tool"], f"{where}.tool")
     if data.get("eligible") is not None:
         names = data["eligible"]
         if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-            raise InputError(f"{where}.eligible is {names!r}; it must be a list of node ids or null")
+            raise InputError(f"{where}.eligible is {shown(names)}; it must be a list of node ids or null")
         data["eligible"] = tuple(names)
     return _build(Session, data, where)
 
@@ -119,7 +120,7 @@ def _build(make: Callable[..., T], data: Any, where: str) -> T:
     known = {f.name: f for f in fields(make)}  # type: ignore[arg-type]
     for name in data:
         if name not in known:
-            raise InputError(f"{where}: unknown field {name!r}; allowed: {', '.join(known)}")
+            raise InputError(f"{where}: unknown field {shown(name)}; allowed: {', '.join(known)}")
     for name, f in known.items():
         if name not in data and f.default is MISSING and f.default_factory is MISSING:
             raise InputError(f"{where}: field {name!r} is missing; add it")
@@ -132,7 +133,7 @@ def _plain(x: Any) -> dict[str, Any]:
 
 def _object(data: Any, where: str) -> dict[str, Any]:
     if not isinstance(data, dict):
-        raise InputError(f"{where} is {_short(data)}; it must be a JSON object")
+        raise InputError(f"{where} is {shown(data)}; it must be a JSON object")
     return dict(data)
 
 
@@ -140,13 +141,8 @@ def _array(data: dict[str, Any], name: str) -> list[Any]:
     if name not in data:
         raise InputError(f"snapshot: field {name!r} is missing; add it")
     if not isinstance(data[name], list):
-        raise InputError(f"{name} is {_short(data[name])}; it must be a JSON array")
+        raise InputError(f"{name} is {shown(data[name])}; it must be a JSON array")
     return list(data[name])
-
-
-def _short(x: Any) -> str:
-    text = repr(x)
-    return text if len(text) <= 40 else text[:37] + "..."
 
 
 def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -154,5 +150,5 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(data) < len(pairs):
         names = [name for name, _ in pairs]
         twin = next(n for n in names if names.count(n) > 1)
-        raise InputError(f"the key {twin!r} appears twice in one JSON object; keep one")
+        raise InputError(f"the key {shown(twin)} appears twice in one JSON object; keep one")
     return data

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from tao import codec
+from tao.checks import shown
 from tao.model import InputError, Snapshot
 
 _HERE = Path(__file__).parent
@@ -66,16 +67,19 @@ def load(name_or_path: str | Path) -> Snapshot:
     True
     """
     path = Path(name_or_path)
-    if not path.is_file() and str(name_or_path) in snapshot_names():
+    if str(name_or_path) in snapshot_names() and not path.is_file():
         path = folder("data") / "snapshots" / f"{name_or_path}.json"
     try:
         text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as e:
-        why = (
-            "it is not UTF-8 text" if isinstance(e, UnicodeDecodeError) else e.strerror or "it cannot be read"
-        )
-        raise InputError(
-            f"no snapshot {str(name_or_path)!r} ({why}); give a JSON file, or one of {', '.join(PRESETS)}, "
-            "replay_01, replay_02, ..."
-        ) from None
-    return codec.from_json(text, str(name_or_path))
+    except UnicodeDecodeError:
+        why = "it is not UTF-8 text"
+    except OSError as e:
+        why = e.strerror or "it cannot be read"
+    except ValueError:
+        why = "no file can have that name"
+    else:
+        return codec.from_json(text, str(name_or_path))
+    raise InputError(
+        f"no snapshot {shown(str(name_or_path))} ({why}); give a JSON file, or one of {', '.join(PRESETS)}, "
+        "replay_01, replay_02, ..."
+    )

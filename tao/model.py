@@ -6,23 +6,22 @@ knows the time of day, a network or a random number. JSON lives in `tao.codec`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from tao import checks
+from tao.checks import InputError as InputError  # part of the interface of the types
+from tao.checks import shown
 
 if TYPE_CHECKING:
     import pandas as pd
 
-MAX_TOKENS = 2**40  # ours: keeps every sum of a plan far inside int64; no real node comes close
 
 Phase = Literal["reasoning", "tool", "waiting"]
 Problem = Literal["true", "quantized"]
 StaleFrom = Literal["due", "made"]
 Statistic = Literal["mean", "median"]
-
-
-class InputError(ValueError):
-    """A user's mistake: the message says what was given, what is allowed and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +51,15 @@ class Params:
 
     def __post_init__(self) -> None:
         for name in ("half_life_s", "stale_s"):
-            _positive(getattr(self, name), f"Params.{name}")
+            checks.positive(getattr(self, name), f"Params.{name}")
         for name in _PARAM_SECONDS:
-            _at_least_zero(getattr(self, name), f"Params.{name}")
+            checks.at_least_zero(getattr(self, name), f"Params.{name}")
         for name, least in (("quantum_tokens", 1), ("state_budget", 1), ("reserve_tokens", 0)):
-            _whole(getattr(self, name), f"Params.{name}", least)
-        _one_of(self.stale_from, StaleFrom, "Params.stale_from")
-        _one_of(self.statistic, Statistic, "Params.statistic")
+            checks.whole(getattr(self, name), f"Params.{name}", least)
+        checks.one_of(self.stale_from, StaleFrom, "Params.stale_from")
+        checks.one_of(self.statistic, Statistic, "Params.statistic")
+        if not isinstance(self.share_prefix, bool):
+            raise InputError(f"Params.share_prefix is {shown(self.share_prefix)}; it must be True or False")
 
 
 _PARAM_SECONDS = (
@@ -90,16 +91,16 @@ class ToolCall:
     finished_s: float | None = None
 
     def __post_init__(self) -> None:
-        what = f"tool {self.name!r}"
-        _name(self.name, "tool name")
-        _finite(self.started_s, f"{what}: started_s")
+        checks.name(self.name, "tool name")
+        what = f"tool {shown(self.name)}"
+        checks.finite(self.started_s, f"{what}: started_s")
         for name in ("command_class", "command"):
-            _text(getattr(self, name), f"{what}: {name}")
+            checks.text(getattr(self, name), f"{what}: {name}")
         for name in ("deadline_s", "finished_s"):
             if getattr(self, name) is not None:
-                _finite(getattr(self, name), f"{what}: {name}")
+                checks.finite(getattr(self, name), f"{what}: {name}")
         if self.expected_s is not None:
-            _at_least_zero(self.expected_s, f"{what}: expected_s")
+            checks.at_least_zero(self.expected_s, f"{what}: expected_s")
         if self.finished_s is not None and self.finished_s < self.started_s:
             raise InputError(
                 f"{what}: finished_s {self.finished_s} lies before started_s {self.started_s}; "
@@ -115,8 +116,8 @@ class CacheNote:
     seen_at_s: float
 
     def __post_init__(self) -> None:
-        _whole(self.tokens, "cache note: tokens", 0)
-        _finite(self.seen_at_s, "cache note: seen_at_s")
+        checks.whole(self.tokens, "cache note: tokens", 0)
+        checks.finite(self.seen_at_s, "cache note: seen_at_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +128,8 @@ class Node:
     capacity_tokens: int
 
     def __post_init__(self) -> None:
-        _name(self.id, "node id")
-        _whole(self.capacity_tokens, f"node {self.id!r}: capacity_tokens", 0)
+        checks.name(self.id, "node id")
+        checks.whole(self.capacity_tokens, f"node {shown(self.id)}: capacity_tokens", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,20 +151,26 @@ class Session:
     eligible: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        what = f"session {self.id!r}"
-        _name(self.id, "session id")
-        _whole(self.context_tokens, f"{what}: context_tokens", 0)
-        _whole(self.turn, f"{what}: turn", 0)
-        _one_of(self.phase, Phase, f"{what}: phase")
-        _text(self.resident_on, f"{what}: resident_on")
+        checks.name(self.id, "session id")
+        what = f"session {shown(self.id)}"
+        checks.whole(self.context_tokens, f"{what}: context_tokens", 0)
+        checks.whole(self.turn, f"{what}: turn", 0)
+        checks.one_of(self.phase, Phase, f"{what}: phase")
+        checks.text(self.resident_on, f"{what}: resident_on")
         if self.waiting_since_s is not None:
-            _finite(self.waiting_since_s, f"{what}: waiting_since_s")
+            checks.finite(self.waiting_since_s, f"{what}: waiting_since_s")
+        if self.tool is not None and not isinstance(self.tool, ToolCall):
+            raise InputError(f"{what}: tool is {shown(self.tool)}; it must be a ToolCall or null")
         if self.phase == "tool" and self.tool is None:
             raise InputError(f"{what}: phase is 'tool' but tool is null; describe the running tool")
+        if not isinstance(self.cached, Mapping):
+            raise InputError(f"{what}: cached is {shown(self.cached)}; it must map node ids to cache notes")
+        checks.all_of(self.cached, str, f"{what}: cached")
+        checks.all_of(self.cached.values(), CacheNote, f"{what}: cached")
         # Private copies, so that nobody else can change a frozen session.
         object.__setattr__(self, "cached", dict(self.cached))
         if self.eligible is not None:
-            object.__setattr__(self, "eligible", tuple(self.eligible))
+            object.__setattr__(self, "eligible", checks.all_of(self.eligible, str, f"{what}: eligible"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +188,12 @@ class Snapshot:
     shared_prefix_tokens: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "nodes", tuple(self.nodes))
-        object.__setattr__(self, "sessions", tuple(self.sessions))
-        _finite(self.now_s, "snapshot: now_s")
-        _whole(self.shared_prefix_tokens, "snapshot: shared_prefix_tokens", 0)
-        _unique([n.id for n in self.nodes], "node")
-        _unique([s.id for s in self.sessions], "session")
+        object.__setattr__(self, "nodes", checks.all_of(self.nodes, Node, "snapshot: nodes"))
+        object.__setattr__(self, "sessions", checks.all_of(self.sessions, Session, "snapshot: sessions"))
+        checks.finite(self.now_s, "snapshot: now_s")
+        checks.whole(self.shared_prefix_tokens, "snapshot: shared_prefix_tokens", 0)
+        checks.unique([n.id for n in self.nodes], "node")
+        checks.unique([s.id for s in self.sessions], "session")
         known = {n.id for n in self.nodes}
         for s in self.sessions:
             _check_references(s, known)
@@ -308,71 +315,19 @@ def _check_references(s: Session, known: set[str]) -> None:
     for verb, node in named:
         if node not in known:
             raise InputError(
-                f"session {s.id!r} {verb} node {node!r}, which is not in this snapshot "
-                f"(nodes: {_listing(sorted(known))}); add the node or drop the mention"
+                f"session {shown(s.id)} {verb} node {shown(node)}, which is not in this snapshot "
+                f"(nodes: {checks.listing(sorted(known))}); add the node or drop the mention"
             )
 
 
 def _check_not_in_future(s: Session, now_s: float) -> None:
     times = [("waiting_since_s", s.waiting_since_s)]
-    times += [(f"cached[{node!r}].seen_at_s", note.seen_at_s) for node, note in s.cached.items()]
+    times += [(f"cached[{shown(node)}].seen_at_s", note.seen_at_s) for node, note in s.cached.items()]
     if s.tool is not None:
         times += [("tool.started_s", s.tool.started_s), ("tool.finished_s", s.tool.finished_s)]
     for name, at in times:
         if at is not None and at > now_s:
             raise InputError(
-                f"session {s.id!r}: {name} is {at}, after the snapshot's now_s {now_s}; "
+                f"session {shown(s.id)}: {name} is {at}, after the snapshot's now_s {now_s}; "
                 "use one clock for both"
             )
-
-
-def _listing(names: Sequence[str], limit: int = 8) -> str:
-    shown = ", ".join(names[:limit])
-    return (shown + (", ..." if len(names) > limit else "")) or "none"
-
-
-def _name(x: Any, what: str) -> None:
-    if not isinstance(x, str) or not x:
-        raise InputError(f"{what} is {x!r}; it must be a string that is not empty")
-
-
-def _text(x: Any, what: str) -> None:
-    if x is not None and not isinstance(x, str):
-        raise InputError(f"{what} is {x!r}; it must be a string or null")
-
-
-def _number(x: Any) -> bool:
-    return isinstance(x, int | float) and not isinstance(x, bool) and -1e15 < x < 1e15
-
-
-def _finite(x: Any, what: str) -> None:
-    if not _number(x):
-        raise InputError(f"{what} is {x!r}; it must be a finite number of seconds")
-
-
-def _at_least_zero(x: Any, what: str) -> None:
-    if not _number(x) or x < 0:
-        raise InputError(f"{what} is {x!r}; it must be a finite number, 0 or more")
-
-
-def _positive(x: Any, what: str) -> None:
-    if not _number(x) or x <= 0:
-        raise InputError(f"{what} is {x!r}; it must be a finite number above 0")
-
-
-def _whole(x: Any, what: str, least: int) -> None:
-    if isinstance(x, bool) or not isinstance(x, int) or not least <= x <= MAX_TOKENS:
-        raise InputError(f"{what} is {x!r}; it must be a whole number from {least} to 2**40")
-
-
-def _one_of(x: Any, allowed: Any, what: str) -> None:
-    if x not in get_args(allowed):
-        raise InputError(f"{what} is {x!r}; it must be one of {', '.join(map(repr, get_args(allowed)))}")
-
-
-def _unique(ids: list[str], what: str) -> None:
-    seen: set[str] = set()
-    for x in ids:
-        if x in seen:
-            raise InputError(f"{what} id {x!r} appears twice; ids must be unique, rename one")
-        seen.add(x)

@@ -33,9 +33,10 @@ Ints = npt.NDArray[np.int64]
 class View:
     """What a policy may see: int64 arrays over n sessions and m nodes; times in picoseconds.
 
-    `resident` is the node that holds a session, or -1; `leaving` is 1 for one that pauses when its
-    answer is complete; `noted_tokens[i, b]` and `noted_at_ps[i, b]` are the prefix last seen there. A session that is WAITING, or in a TOOL while not resident, is in
-    the waiting pool. `streamed_tokens` is what a running answer has brought so far.
+    `resident` is the node that holds a session, or -1: a live session without one is in the waiting
+    pool. `leaving` is 1 for one that pauses when its answer is complete; `streamed_tokens` is what
+    that answer has brought so far; `noted_tokens[i, b]` and `noted_at_ps[i, b]` are the prefix of
+    session i last seen on node b.
     """
 
     session_ids: list[str]

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 
 from tao._jit import njit
-from tao.model import MAX_TOKENS, CacheNote, Params, Session, Value
+from tao.checks import MAX_TOKENS
+from tao.model import CacheNote, Params, Session, Value
 
 # Taylor series of 2**-x: multiplying and adding gives the same bits compiled and interpreted, which
 # the `pow` and `exp2` of different libraries do not. 18 terms are exact to the last bit or two.
@@ -48,7 +49,8 @@ def credit(note: CacheNote | None, now_s: float, params: Params) -> int:
     """Cache credit (k) of one note: tokens, decayed by the note's age; 0 without a note."""
     if note is None:
         return 0
-    return decayed(note.tokens, now_s - note.seen_at_s, params.half_life_s)
+    # Floats whatever the input's type: another type would compile the kernel once more.
+    return decayed(note.tokens, float(now_s - note.seen_at_s), float(params.half_life_s))
 
 
 def ageing(session: Session, now_s: float, params: Params) -> int:

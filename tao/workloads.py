@@ -14,7 +14,8 @@ from math import exp
 
 import numpy as np
 
-from tao.model import InputError, _name, _positive, _text, _unique, _whole
+from tao import checks
+from tao.checks import InputError
 from tao.workload_params import RECIPES, Clipped, Mixture, Recipe
 
 MAX_TOOL_S = 1_000_000.0  # ours: simulated time is int64 picoseconds, which end after 106 days
@@ -39,11 +40,11 @@ class Turn:
     sleep_s: float | None = None
 
     def __post_init__(self) -> None:
-        _whole(self.prompt_tokens, "turn: prompt_tokens", 1)
-        _whole(self.prefix_tokens, "turn: prefix_tokens", 0)
-        _whole(self.output_tokens, "turn: output_tokens", 1)
-        _text(self.tool, "turn: tool")
-        _text(self.tool_class, "turn: tool_class")
+        checks.whole(self.prompt_tokens, "turn: prompt_tokens", 1)
+        checks.whole(self.prefix_tokens, "turn: prefix_tokens", 0)
+        checks.whole(self.output_tokens, "turn: output_tokens", 1)
+        checks.text(self.tool, "turn: tool")
+        checks.text(self.tool_class, "turn: tool_class")
         check_seconds(self.tool_s, "turn: tool_s")
         if self.sleep_s is not None:
             check_seconds(self.sleep_s, "turn: sleep_s")
@@ -74,7 +75,7 @@ class Task:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "turns", tuple(self.turns))
-        _name(self.id, "session id")
+        checks.name(self.id, "session id")
         what = f"session {self.id!r}"
         if not self.turns:
             raise InputError(f"{what} has no turns; give it at least one or leave it out")
@@ -113,11 +114,11 @@ class Workload:
     def __post_init__(self) -> None:
         object.__setattr__(self, "tasks", tuple(self.tasks))
         object.__setattr__(self, "notes", tuple(self.notes))
-        _name(self.name, "workload name")
-        _whole(self.seed, "workload: seed", 0)
+        checks.name(self.name, "workload name")
+        checks.whole(self.seed, "workload: seed", 0)
         if not self.tasks:
             raise InputError(f"workload {self.name!r} has no sessions; give it at least one")
-        _unique([t.id for t in self.tasks], "session")
+        checks.unique([t.id for t in self.tasks], "session")
 
     @property
     def mean_context_tokens(self) -> float:
@@ -127,7 +128,7 @@ class Workload:
 
     def head(self, n: int) -> Workload:
         """The first `n` sessions; raises `InputError` where there are fewer, none runs twice."""
-        _whole(n, "number of sessions", 1)
+        checks.whole(n, "number of sessions", 1)
         if n > len(self.tasks):
             raise InputError(
                 f"{n:,} sessions asked for, but workload {self.name!r} has {len(self.tasks):,}; ask for fewer"
@@ -139,8 +140,8 @@ class Workload:
 
     def fitting(self, capacity_tokens: int, reserve_tokens: int, strict: bool = False) -> Workload:
         """Leaves out, and notes, sessions that outgrow the largest node; an error if `strict`."""
-        _whole(capacity_tokens, "capacity_tokens", 0)
-        _whole(reserve_tokens, "reserve_tokens", 0)
+        checks.whole(capacity_tokens, "capacity_tokens", 0)
+        checks.whole(reserve_tokens, "reserve_tokens", 0)
         sizes = {t.id: t.peak_tokens + reserve_tokens for t in self.tasks}
         large = {name: size for name, size in sizes.items() if size > capacity_tokens}
         if not large:
@@ -219,9 +220,9 @@ def _generate(
 
 
 def _check_settings(seed: int, tasks: int, output_scale: float, lo: float, hi: float) -> None:
-    _whole(seed, "seed", 0)
-    _whole(tasks, "tasks", 1)
-    _positive(output_scale, "output_scale")
+    checks.whole(seed, "seed", 0)
+    checks.whole(tasks, "tasks", 1)
+    checks.positive(output_scale, "output_scale")
     if tasks > MAX_TASKS:
         raise InputError(f"tasks is {tasks:,}; at most {MAX_TASKS:,} sessions can be drawn")
     check_seconds(lo, "extra_delay_s: least")

@@ -61,12 +61,17 @@ def test_cache_credit_decides_the_color_and_the_words_say_it_too(bars: pd.DataFr
 
 
 def test_a_label_that_does_not_fit_keeps_its_end_and_a_number_is_never_cut() -> None:
-    assert charts._fit("swe-lite-0042", 200) == "swe-lite-0042"
-    assert charts._fit("swe-lite-0042", 45) == "…0042"
-    assert charts._fit("swe-lite-0042", 20) == ""
-    assert charts._fit_number("credit 12,345", 200) == "credit 12,345"
-    assert charts._fit_number("credit 12,345", 50) == "12,345"
-    assert charts._fit_number("credit 12,345", 30) == ""
+    def lines(part: str, label: str, width: float) -> tuple[str, str]:
+        row = {"node": "n0", "capacity_tokens": 9, "part": part, "label": label, "tokens": 9, "credit": 12345}
+        texts = charts._texts(row, width)
+        return texts["label"], texts["note"]
+
+    assert lines("admitted", "swe-lite-0042", 200) == ("swe-lite-0042", "credit 12,345")
+    assert lines("admitted", "swe-lite-0042", 45) == ("…-0042", "12,345")
+    assert lines("admitted", "swe-lite-0042", 32) == ("…042", "")
+    assert lines("admitted", "swe-lite-0042", 20) == ("", "")
+    assert lines("resident", "12 residents", 99) == ("12 residents", "9")
+    assert lines("resident", "12 residents", 40) == ("12", "9")
 
 
 def test_other_rows_change_the_parameter_and_nothing_else(bars: pd.DataFrame) -> None:

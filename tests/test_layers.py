@@ -15,20 +15,21 @@ import tao
 PACKAGE = Path(tao.__file__).parent
 DEF = ast.FunctionDef | ast.AsyncFunctionDef
 
-LEVELS = {  # design.md, section 3; the name of a subpackage stands for all modules in it
-    **dict.fromkeys(("_jit", "model", "shell", "workload_params"), 0),
-    **dict.fromkeys(("codec", "commands", "kernels", "valuation", "readiness", "profiles"), 1),
-    **dict.fromkeys(("planners", "library", "node"), 2),
-    **dict.fromkeys(("explain", "worker", "workloads", "history", "warmup", "bench"), 3),
-    **dict.fromkeys(("policies", "traces"), 4),
-    "cluster": 5,
-    "invariants": 6,
-    "simulator": 7,
-    "metrics": 8,
-    "charts": 9,
-    "panels": 10,
-    "tao": 11,  # the public names, in tao/__init__.py
-    "cli": 12,
+LEVELS = {  # the name of a subpackage stands for all modules in it
+    **dict.fromkeys(("_jit", "checks", "shell", "workload_params"), 0),
+    **dict.fromkeys(("model", "commands"), 1),
+    **dict.fromkeys(("codec", "kernels", "valuation", "readiness", "profiles"), 2),
+    **dict.fromkeys(("planners", "library", "node"), 3),
+    **dict.fromkeys(("explain", "worker", "workloads", "history", "warmup", "bench"), 4),
+    **dict.fromkeys(("policies", "traces"), 5),
+    "cluster": 6,
+    "invariants": 7,
+    "simulator": 8,
+    "metrics": 9,
+    "charts": 10,
+    "panels": 11,
+    "tao": 12,  # the public names, in tao/__init__.py
+    "cli": 13,
 }
 NEVER = 99
 FROM_LEVEL = {  # at the top of a module; a function may import what it alone needs

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import nbformat
 import pytest
 from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell, new_notebook
 
 from tao import library
 
@@ -19,8 +18,8 @@ LIMIT_BYTES = 150 * 1024
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
-def script() -> ModuleType:
-    """`notebooks/execute.py`, which is not part of the package."""
+def script() -> Any:
+    """The module `notebooks/execute.py`, which is not part of the package."""
     spec = importlib.util.spec_from_file_location("execute", FOLDER / "execute.py")
     assert spec is not None
     assert spec.loader is not None
@@ -30,6 +29,7 @@ def script() -> ModuleType:
 
 
 execute = script()
+v4: Any = nbformat.v4
 
 
 @pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
@@ -40,7 +40,13 @@ def path(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def notebook(path: Path) -> NotebookNode:
-    return execute.read(path)
+    notebook: NotebookNode = execute.read(path)
+    return notebook
+
+
+def notebook_of(*sources: str) -> NotebookNode:
+    notebook: NotebookNode = v4.new_notebook(cells=[v4.new_code_cell(source) for source in sources])
+    return notebook
 
 
 def outputs(notebook: NotebookNode) -> list[NotebookNode]:
@@ -91,15 +97,16 @@ def test_each_picture_has_a_text_beside_it(notebook: NotebookNode) -> None:
 
 
 def test_a_cell_that_writes_to_stderr_fails(tmp_path: Path) -> None:
-    loud = new_notebook(cells=[new_code_cell("import sys; print('careful', file=sys.stderr)")])
+    loud = notebook_of("import sys; print('careful', file=sys.stderr)")
     with pytest.raises(RuntimeError, match="careful"):
         execute.run(loud, tmp_path)
 
 
 def test_a_changed_number_is_found_and_a_changed_last_digit_is_not() -> None:
     def printed(text: str) -> NotebookNode:
-        output = nbformat.v4.new_output("stream", text=text)  # type: ignore[no-untyped-call]
-        return new_notebook(cells=[new_code_cell("..."), new_code_cell("...", outputs=[output])])
+        notebook = notebook_of("...", "...")
+        notebook.cells[1].outputs = [v4.new_output("stream", text=text)]
+        return notebook
 
     assert execute.changed_cells(printed("credit 16,791 of 8"), printed("credit 16,791 of 8")) == []
     assert execute.changed_cells(printed("0.123412"), printed("0.123409")) == []
@@ -112,7 +119,7 @@ def test_running_a_panel_cell_again_leaks_no_widget(tmp_path: Path) -> None:
         "panel = SnapshotPanel([('mine', tao.load('two_nodes_trap'))])\npanel.show()"
     )
     count = "from ipywidgets.widgets import widget\nprint(len(widget._instances))"
-    again = execute.run(new_notebook(cells=[new_code_cell(text) for text in (panel, count) * 3]), tmp_path)
+    again = execute.run(notebook_of(*(panel, count) * 3), tmp_path)
     counts = [output.text for output in outputs(again) if output.get("name") == "stdout"]
     assert len(counts) == 3
     assert len(set(counts)) == 1

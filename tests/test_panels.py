@@ -41,9 +41,15 @@ def panel(shared: SnapshotPanel) -> SnapshotPanel:
 
 def state(panel: SnapshotPanel) -> tuple[Any, ...]:
     """All that a user sees, apart from the serial number of the drawing."""
-    drawn = {k: v for k, v in panel.figure.live.params.bars.items() if k != "version"}
+    drawn = {k: v for k, v in bars(panel).items() if k != "version"}
     boxes = panel.origin, panel.status, panel.error, panel.guarantee, *panel.lists, panel.figure._table
     return panel.step, panel.planner, drawn, [box.value for box in boxes], panel.text()
+
+
+def bars(panel: SnapshotPanel) -> dict[str, Any]:
+    """What the figure was last told to draw."""
+    params: Any = panel.figure.live.params
+    return dict(params.bars)
 
 
 def live_widgets() -> int:
@@ -237,7 +243,7 @@ def test_the_table_behind_the_checkbox_says_all_that_the_figure_shows(panel: Sna
     tags = [tag for tag, _ in twin.tags]
     assert "caption" in tags
     assert {attrs.get("scope") for tag, attrs in twin.tags if tag == "th"} == {"col", "row"}
-    for row in panel.figure.live.params.bars["rows"]:
+    for row in bars(panel)["rows"]:
         numbers = re.findall(r"\d[\d,]*", row["words"].split(": ", 1)[1])
         assert all(number in twin.words for number in numbers), row["words"]
 
@@ -391,14 +397,14 @@ def test_show_displays_and_returns_nothing(panel: SnapshotPanel, monkeypatch: py
 def test_a_browser_that_starts_from_old_rows_gets_the_current_ones(panel: SnapshotPanel) -> None:
     live = panel.figure.live
     panel.step = 3
-    current = live.params.bars
+    current = bars(panel)
     old = current | {"version": 0, "rows": []}
     live._params = {"bars": old}  # what the browser reports when it has set the chart up
-    assert live.params.bars["rows"] == current["rows"]
-    assert live.params.bars["version"] > current["version"]
+    assert bars(panel)["rows"] == current["rows"]
+    assert bars(panel)["version"] > current["version"]
 
 
 def test_redrawing_the_same_rows_is_a_change(panel: SnapshotPanel) -> None:
-    before = panel.figure.live.params.bars["version"]
+    before = bars(panel)["version"]
     panel.draw()
-    assert panel.figure.live.params.bars["version"] == before + 1
+    assert bars(panel)["version"] == before + 1

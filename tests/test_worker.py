@@ -499,21 +499,18 @@ def alarm(seconds):
     reason="NUMBA_DISABLE_JIT=1: interpreted kernels hold the GIL",
 )
 def test_python_goes_on_while_a_kernel_runs():
-    params = Params(quantum_tokens=1, state_budget=5_000_000)
-    with Worker("dp", params) as worker:
+    with Worker("dp", Params(quantum_tokens=1, state_budget=3**15)) as worker:
         worker.submit(wide(3)).result(60.0)  # compiled now
-        shares = []
-        for _ in range(3):  # this machine has other work too: once is enough
+        shares, sessions = [], 13
+        while len(shares) < 3 and max(shares, default=0.0) < 0.5:  # where others work too, once is enough
             began_s = time.perf_counter()
-            future = worker.submit(wide(13))
+            future = worker.submit(wide(sessions))
             counted = count_until(future)
             took_s = time.perf_counter() - began_s
-            assert future.result().plan.states == 3**13
-            assert took_s >= 0.2, "too short to tell"
-            shares.append(counted / count_until(alarm(took_s)))
-            if shares[-1] > 0.5:
-                break
-    print(
-        f"\nwhile a kernel ran for {took_s:.2f} s, a loop counted {max(shares):.0%} of what it counts alone"
-    )
+            assert future.result().plan.states == 3**sessions
+            if took_s < 0.2 and sessions < 15:  # too short to tell
+                sessions += 1
+            else:
+                shares.append(counted / count_until(alarm(took_s)))
+    print(f"\nwhile dp ran for {took_s:.2f} s, a loop counted {max(shares):.0%} of what it counts alone")
     assert max(shares) > 0.25

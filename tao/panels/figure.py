@@ -15,15 +15,15 @@ class Figure:
     """A live chart that draws the parameter `name`, and a checkbox that shows a table instead.
 
     The browser sets the chart up once; `update` only sends the parameter. `size` is the width and height of
-    the card in px; where `scrolls`, the chart is higher and the keyboard can reach it to scroll.
+    its card in px.
     """
 
-    def __init__(self, chart: alt.TopLevelSpec, name: str, size: tuple[int, int], scrolls: bool) -> None:
+    def __init__(self, chart: alt.TopLevelSpec, name: str, size: tuple[int, int]) -> None:
         self._name, self._version, self._height = name, 0, size[1]
         self._value: dict[str, Any] = {}
         self.live = charts.live(chart)
         self.live.observe(self._on_echo, "_params")
-        self._card = widgets.Box([self.live], layout={"height": f"{size[1]}px"}, tabbable=scrolls or None)
+        self._card = widgets.Box([self.live], layout={"height": f"{size[1]}px"})
         self._card.add_class("tao-card")
         self._table = widgets.HTML(layout={"display": "none"})
         self.as_table = widgets.Checkbox(description="Show as table", indent=False)

@@ -28,7 +28,6 @@ SHOWN = {
 
 BOX_HEIGHT = 176  # px, of each box with a table
 LIST_WIDTHS = 380, 330, 330  # px, at least: comparison, admitted, deferred
-DRAWN_NODES = 6  # the figure scrolls beyond
 
 
 class SnapshotPanel(Stepper):
@@ -113,8 +112,7 @@ class SnapshotPanel(Stepper):
         nodes = max(len(snapshot.nodes) for _, snapshot in self.snapshots)
         rows = max(2 * len(snapshot.nodes) + len(snapshot.pool) for _, snapshot in self.snapshots)
         chart = charts.node_bars(self._bars(), nodes, rows)
-        size = charts.node_bars_size(min(nodes, DRAWN_NODES))
-        self.figure = Figure(chart, "bars", size, scrolls=nodes > DRAWN_NODES)
+        self.figure = Figure(chart, "bars", charts.node_bars_size(nodes))
         self.origin, self.guarantee = widgets.HTML(), widgets.HTML()
         self.lists = [
             widgets.HTML(layout={"flex": f"1 1 {width}px", "min_width": "0"}) for width in LIST_WIDTHS

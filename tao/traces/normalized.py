@@ -21,7 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tao.model import InputError, _whole
+from tao import checks
+from tao.checks import InputError
 from tao.workload_params import STAND_IN_SLEEP_S, STAND_IN_TIMEOUT_S, STAND_IN_TOOLS
 from tao.workloads import Task, Turn, Workload, check_seconds, draw
 
@@ -51,7 +52,7 @@ def read(path: str | os.PathLike[str], seed: int = 0) -> Workload:
     Tool times that the file lacks are drawn per command class from (seed, session); `notes` counts
     them and all that was repaired or left out. Raises `InputError` naming the file and the line.
     """
-    _whole(seed, "seed", 0)
+    checks.whole(seed, "seed", 0)
     path = Path(path)
     sessions: dict[str, list[_Row]] = {}
     for row in _rows(path):
@@ -204,7 +205,7 @@ def _whole_cell(cells: dict[str, str], column: str, where: str, least: int) -> i
     # pandas writes whole numbers as 12.0 where a column has gaps
     found = re.fullmatch(r"(\d{1,15})(\.0*)?", text, re.ASCII)
     value = int(found[1]) if found else text
-    _whole(value, f"{where}: {column}", least)
+    checks.whole(value, f"{where}: {column}", least)
     return int(value)
 
 

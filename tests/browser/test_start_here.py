@@ -13,6 +13,8 @@ pytestmark = pytest.mark.browser
 PANEL = ".tao-panel"
 NOTEBOOK = "00_start_here.ipynb"
 
+v4: Any = nbformat.v4
+
 
 @pytest.fixture(scope="module")
 def fresh(open_notebook: Callable[[str], Any]) -> Any:
@@ -188,10 +190,9 @@ def test_a_step_taken_before_the_figure_is_drawn_is_drawn(
     lab: Any, open_notebook: Callable[[str], Any], run_all: Callable[[], None]
 ) -> None:
     code = "from tao.panels import SnapshotPanel\npanel = SnapshotPanel()\npanel.show()\npanel.step = 2"
-    cells = [nbformat.v4.new_code_cell(code)]  # type: ignore[no-untyped-call]
-    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
-    notebook = nbformat.v4.new_notebook(cells=cells, metadata=kernel)  # type: ignore[no-untyped-call]
-    nbformat.write(notebook, lab.folder / "early.ipynb")  # type: ignore[no-untyped-call]
+    notebook = v4.new_notebook(cells=[v4.new_code_cell(code)])
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
+    (lab.folder / "early.ipynb").write_text(v4.writes_json(notebook))
     page = open_notebook("early.ipynb")
     run_all()
     wait_for_step(page, 2)
