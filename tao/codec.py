@@ -1,7 +1,6 @@
 """JSON in and out for the types of `tao.model`: versioned, field names as in the code, exact.
 
-A snapshot file looks like this (every field but `id`, `context_tokens` and `capacity_tokens` may be
-left out)::
+A snapshot file looks like this. A field may be left out where its type has a default, and `schema`::
 
     {"schema": 1, "now_s": 12.5, "shared_prefix_tokens": 0,
      "nodes": [{"id": "n0", "capacity_tokens": 310000}],

@@ -80,7 +80,7 @@ def why_admitted(snapshot: Snapshot, plan: Plan, params: Params | None = None) -
 def why_deferred(snapshot: Snapshot, plan: Plan, params: Params | None = None) -> dict[str, str]:
     """For each deferred session, what kept it out: its size, the node list, or better company."""
     params = params or Params()
-    left = {node: max(free, 0) for node, free in snapshot.free_tokens(params).items()}
+    left = snapshot.free_tokens(params)  # below 0 on an overfull node
     empty = dict(left)
     problem = planners.case(snapshot, params)
     demand = dict(zip((s.id for s in problem.sessions), problem.demand.tolist(), strict=True))
@@ -185,7 +185,7 @@ def _kept_out(
     roomiest = max(usable, key=lambda node: empty[node])
     if need > empty[roomiest]:
         return (
-            f"it needs {need:,} tokens, more than any node it may use has free (at most {empty[roomiest]:,})"
+            f"it needs {need:,} tokens, more than any node it may use has free (at most {max(empty[roomiest], 0):,})"
         )
     open_node = max(usable, key=lambda node: left[node])
     if need <= left[open_node]:
@@ -194,7 +194,7 @@ def _kept_out(
             f"but in quanta of {problem.params.quantum_tokens:,} it does not"
         )
     swap = _best_swap(problem, i, usable, left, demand, plan)
-    short = f"it needs {need:,} tokens and {open_node} has {left[open_node]:,} left"
+    short = f"it needs {need:,} tokens and {open_node} has {max(left[open_node], 0):,} left"
     if swap is None:
         return f"{short}; no single admitted session could make room"
     other, change = swap
