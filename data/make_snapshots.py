@@ -118,7 +118,7 @@ def two_nodes_trap() -> Snapshot:
 
 
 def starved_large() -> Snapshot:
-    """4 x 4,000 and 1 x 9,000 tokens on two nodes of 10,000: who admits the large one?"""
+    """4 x 4,000 and 1 x 9,000 tokens on two nodes of 10,000: nobody admits the large one."""
     pool = [Session(f"small-{k}", 4_000, waiting_since_s=NOW_S - k) for k in range(1, 5)]
     pool.append(Session("large", 9_000, waiting_since_s=NOW_S - 60.0))
     return Snapshot(NOW_S, (Node("n0", 10_000), Node("n1", 10_000)), tuple(pool))

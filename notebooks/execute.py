@@ -102,9 +102,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("names", nargs="*", help="notebooks without .ipynb; default: all")
     parser.add_argument("--check", action="store_true", help="write nothing, compare the printed numbers")
     options = parser.parse_args(arguments)
+    known = sorted(path.stem for path in HERE.glob("*.ipynb"))
+    for name in options.names:
+        if name not in known:
+            parser.error(f"no notebook {name!r}; there are {', '.join(known)}")
     tao.ready()  # so that the notebooks find their kernels compiled, whatever ran before
     failed = False
-    for path in [HERE / f"{name}.ipynb" for name in options.names] or sorted(HERE.glob("*.ipynb")):
+    for path in [HERE / f"{name}.ipynb" for name in options.names or known]:
         old = read(path)
         new = normalize(run(old))
         changed = changed_cells(old, new) if options.check else []

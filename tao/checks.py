@@ -11,6 +11,8 @@ MAX_TOKENS = 2**40  # ours: keeps every sum of a plan far inside int64; no real 
 class InputError(ValueError):
     """A user's mistake: the message says what was given, what is allowed and what to do."""
 
+    __module__ = "tao"  # where users find it, and what a traceback should call it
+
 
 def shown(x: object) -> str:
     """How an error message quotes what was given: its `repr`, cut if it is long."""

@@ -80,18 +80,36 @@ def why_admitted(snapshot: Snapshot, plan: Plan, params: Params | None = None) -
 def why_deferred(snapshot: Snapshot, plan: Plan, params: Params | None = None) -> dict[str, str]:
     """For each deferred session, what kept it out: its size, the node list, or better company."""
     params = params or Params()
-    left = snapshot.free_tokens(params)  # below 0 on an overfull node
-    empty = dict(left)
     problem = planners.case(snapshot, params)
-    demand = dict(zip((s.id for s in problem.sessions), problem.demand.tolist(), strict=True))
-    for p in plan.placements:
-        left[p.node] -= demand[p.session]
+    true = _sizes(problem, snapshot, plan, params, 1)
+    own = true
+    if plan.problem == "quantized":
+        own = _sizes(problem, snapshot, plan, params, params.quantum_tokens)
     reasons = {}
     for i, s in enumerate(problem.sessions):
         if s.id in plan.deferred:
             usable = [b.id for b in problem.nodes if s.eligible is None or b.id in s.eligible]
-            reasons[s.id] = _kept_out(problem, i, usable, empty, left, demand, plan)
+            reasons[s.id] = _kept_out(problem, i, usable, true, own, plan)
     return reasons
+
+
+class _Sizes(NamedTuple):
+    """Demand by session, and room by node without and with the plan, in tokens or quanta; may be below 0."""
+
+    demand: dict[str, int]
+    empty: dict[str, int]
+    left: dict[str, int]
+
+
+def _sizes(problem: Case, snapshot: Snapshot, plan: Plan, params: Params, unit: int) -> _Sizes:
+    demand = {
+        s.id: -(-tokens // unit) for s, tokens in zip(problem.sessions, problem.demand.tolist(), strict=True)
+    }
+    empty = {node: tokens // unit for node, tokens in snapshot.free_tokens(params).items()}
+    left = dict(empty)
+    for p in plan.placements:
+        left[p.node] -= demand[p.session]
+    return _Sizes(demand, empty, left)
 
 
 def _fits(left: Left, b: int, demand: int) -> bool:
@@ -170,53 +188,46 @@ def readiness_words(s: Session, now_s: float, params: Params) -> str:
     return f"{state} (by {p.rule}: {when})"
 
 
-def _kept_out(
-    problem: Case,
-    i: int,
-    usable: list[str],
-    empty: dict[str, int],
-    left: dict[str, int],
-    demand: dict[str, int],
-    plan: Plan,
-) -> str:
-    need = int(problem.demand[i])
+def _kept_out(problem: Case, i: int, usable: list[str], true: _Sizes, own: _Sizes, plan: Plan) -> str:
+    """Why session i stays out; `own` are the sizes that the planner worked with."""
+    name, quantum = problem.sessions[i].id, problem.params.quantum_tokens
     if not usable:
         return "it may use none of the nodes"
-    roomiest = max(usable, key=lambda node: empty[node])
-    if need > empty[roomiest]:
+    need, most = true.demand[name], max(true.empty[node] for node in usable)
+    if need > most:
+        return f"it needs {need:,} tokens, more than any node it may use has free (at most {max(most, 0):,})"
+    roomy = max(usable, key=lambda node: true.left[node])
+    if need <= true.left[roomy]:
         return (
-            f"it needs {need:,} tokens, more than any node it may use has free (at most {max(empty[roomiest], 0):,})"
+            f"it would still fit on {roomy} ({true.left[roomy]:,} tokens left for its {need:,}), "
+            f"but in quanta of {quantum:,} it does not"
         )
-    open_node = max(usable, key=lambda node: left[node])
-    if need <= left[open_node]:
-        return (
-            f"it would still fit on {open_node} ({left[open_node]:,} tokens left for its {need:,}), "
-            f"but in quanta of {problem.params.quantum_tokens:,} it does not"
-        )
-    swap = _best_swap(problem, i, usable, left, demand, plan)
-    short = f"it needs {need:,} tokens and {open_node} has {max(left[open_node], 0):,} left"
+    most = max(own.empty[node] for node in usable)
+    if own.demand[name] > most:
+        needed = own.demand[name]
+        return f"in quanta of {quantum:,} it needs {needed} and no node it may use has more than {most}"
+    short = f"it needs {need:,} tokens and {roomy} has {max(true.left[roomy], 0):,} left"
+    swap = _best_swap(problem, i, usable, own, plan)
     if swap is None:
         return f"{short}; no single admitted session could make room"
     other, change = swap
+    verdict = "which is worth less" if change < Value(0, 0, 0) else "but this planner does not weigh values"
     if change == Value(0, 0, 0):
         verdict = "which is worth the same"
-    elif change < Value(0, 0, 0):
-        verdict = "which is worth less"
-    else:
-        verdict = "which rounding to quanta hides" if plan.exact else "but this planner does not weigh values"
-    swap_text = f"for {other.session} on {other.node} it would change the value by {_signed(change)}"
-    return f"{short}; {swap_text}, {verdict}"
+    exchange = f"for {other.session} on {other.node} it would change the value by {_signed(change)}"
+    return f"{short}; {exchange}, {verdict}"
 
 
 def _best_swap(
-    problem: Case, i: int, usable: list[str], left: dict[str, int], demand: dict[str, int], plan: Plan
+    problem: Case, i: int, usable: list[str], own: _Sizes, plan: Plan
 ) -> tuple[Placement, Value] | None:
     """The admitted session for which session i could move in at the best change of value."""
     index = {b.id: k for k, b in enumerate(problem.nodes)}
+    need = own.demand[problem.sessions[i].id]
     swaps = [
         (Value(*(new - old for new, old in zip(problem.value(i, index[p.node]), p.value, strict=True))), p)
         for p in plan.placements
-        if p.node in usable and int(problem.demand[i]) <= left[p.node] + demand[p.session]
+        if p.node in usable and need <= own.left[p.node] + own.demand[p.session]
     ]
     if not swaps:
         return None

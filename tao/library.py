@@ -54,10 +54,10 @@ def snapshot_names() -> list[str]:
 
 
 def describe(name: str) -> str:
-    """Where the named snapshot comes from and what it shows, in one line."""
-    return PRESETS.get(
-        name, "recorded: a decision of `tao` in our simulator, swe-lite, 48 workers on 2 nodes"
-    )
+    """Where a snapshot of the package comes from and what it shows, in one line; KeyError for others."""
+    if name.startswith("replay_"):
+        return "recorded: a decision of policy tao in our simulator, swe-lite, 48 workers on 2 nodes"
+    return PRESETS[name]
 
 
 def load(name_or_path: str | Path) -> Snapshot:

@@ -296,16 +296,23 @@ PLANNERS: dict[str, Callable[[Case], Solution]] = {
 
 
 def upper_bound(problem: Case) -> Value:
-    """A value that no plan on true sizes can exceed (ours): all room pooled, one session may be cut.
+    """A value that no plan on true sizes can exceed (ours): each component by itself, relaxed.
 
-    Each component is the fractional knapsack bound of Dantzig (1957) on its own.
+    Dantzig's bound (1957) lets one session be cut: once with all room pooled into one node, and for the
+    credit also node by node, as if a session could collect its credit on each. The lower one counts.
     """
-    rows = zip(problem.credit.tolist(), problem.prefer.tolist(), strict=True)
-    best = [max((credit[b] for b in prefer if b >= 0), default=-1) for credit, prefer in rows]
-    fits = [i for i, credit in enumerate(best) if credit >= 0]
-    sizes, room = problem.demand.tolist(), int(problem.free.sum())
-    parts = (best, problem.ready.tolist(), problem.tokens.tolist())
-    return Value(*(_fractional([(part[i], sizes[i]) for i in fits], room) for part in parts))
+    sizes, rooms = problem.demand.tolist(), problem.free.tolist()
+    offers = [
+        {b: credit[b] for b in prefer if b >= 0}
+        for credit, prefer in zip(problem.credit.tolist(), problem.prefer.tolist(), strict=True)
+    ]
+    fits = [i for i, offer in enumerate(offers) if offer]
+    apart = [[(offers[i][b], sizes[i]) for i in fits if offers[i].get(b)] for b in range(len(rooms))]
+    by_node = sum(_fractional(items, room) for items, room in zip(apart, rooms, strict=True))
+    ready, tokens = problem.ready.tolist(), problem.tokens.tolist()
+    best = {i: max(offers[i].values()) for i in fits}
+    credit, r, t = (_fractional([(w[i], sizes[i]) for i in fits], sum(rooms)) for w in (best, ready, tokens))
+    return Value(min(credit, by_node), r, t)
 
 
 def _fractional(items: list[tuple[int, int]], room: int) -> int:

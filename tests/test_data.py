@@ -42,12 +42,13 @@ def test_the_trap_needs_a_joint_decision():
     assert first == {"n0"}
 
 
-def test_four_small_ones_starve_the_large_one_whoever_plans():
+def test_the_small_ones_starve_the_large_one_whoever_plans():
     snapshot = tao.load("starved_large")
     assert [s.context_tokens for s in snapshot.pool] == [4000] * 4 + [9000]
     assert [n.capacity_tokens for n in snapshot.nodes] == [10_000, 10_000]
-    assert "large" in tao.plan(snapshot, "short_first").deferred
-    assert "large" in tao.plan(snapshot, "exhaustive").deferred
+    assert all("large" in tao.plan(snapshot, p).deferred for p in ("short_first", "exhaustive", "dp"))
+    assert len(tao.plan(snapshot, "exhaustive").placements) == 4
+    assert len(tao.plan(snapshot, "dp").placements) == 2  # what rounding does to them is said in the caption
 
 
 def test_rounding_hurts_dp_here():

@@ -130,7 +130,18 @@ def test_reasons_name_the_numbers():
     )
 
 
-def test_a_swap_that_only_rounding_hides_is_called_that():
+def test_an_exact_plan_has_no_swap_that_would_gain():
+    for name in tao.snapshot_names():
+        plan = tao.plan(tao.load(name))
+        for reason in explain.why_deferred(tao.load(name), plan).values():
+            assert "does not weigh values" not in reason
+
+
+def test_a_session_that_only_rounding_keeps_out_is_told_so():
+    snapshot = tao.load("starved_large")
+    assert explain.why_deferred(snapshot, tao.plan(snapshot))["large"] == (
+        "in quanta of 1,024 it needs 10 and no node it may use has more than 9"
+    )
     snapshot = tao.load("quantum_hurts")
     plan = tao.plan(snapshot)
     assert "but in quanta of 1,024 it does not" in next(iter(explain.why_deferred(snapshot, plan).values()))

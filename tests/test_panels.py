@@ -193,6 +193,29 @@ def test_an_empty_or_overfull_cluster_is_shown_as_well(snapshot: Snapshot) -> No
     panel.close()
 
 
+def test_the_questions_of_the_first_notebook_have_answers(panel: SnapshotPanel) -> None:
+    panel.step = 2
+    assert panel.name == "session_177"
+    assert "177" in panel.plans["dp"].node_of()
+    assert "177" in panel.plans["short_first"].deferred
+    assert any(plan.value.tokens > panel.best.value.tokens for plan in panel.plans.values())
+    panel.step = 4
+    assert panel.name == "starved_large"
+    admitting = [plan for plan in panel.plans.values() if "large" in plan.node_of()]
+    assert admitting
+    assert all(plan.value.ready < panel.best.value.ready for plan in admitting)
+
+
+def test_on_some_recorded_snapshots_all_tie_and_on_some_dp_is_behind(panel: SnapshotPanel) -> None:
+    ties, behind = 0, 0
+    for step in range(len(library.PRESETS) + 1, panel.count + 1):
+        panel.step = step
+        ties += len({plan.value for plan in panel.plans.values()}) == 1
+        behind += panel.regret > (0, 0, 0)
+    assert ties
+    assert behind
+
+
 # Words
 
 
@@ -289,7 +312,7 @@ def broken() -> Iterator[Broken]:
 def test_an_error_is_shown_in_the_panel_and_raised_under_test(broken: Broken) -> None:
     with pytest.raises(InputError, match="no such thing"):
         broken.next()
-    assert "tao.model.InputError: no such thing as &lt;script&gt;" in broken.error.value
+    assert "InputError: no such thing as &lt;script&gt;" in broken.error.value
     assert 'role="alert"' in broken.error.value
     assert (broken.error.layout.display, broken.status.layout.display) == (None, "none")
 

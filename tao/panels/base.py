@@ -62,7 +62,7 @@ class Panel:
         return None
 
     def show_error(self, error: Exception | None) -> None:
-        """Put the last line of an error in the place of the status line; None: back to the status."""
+        """Put an error in the place of the status line; None: back to the status."""
         self.error.value = html.error(error) if error else ""
         self.error.layout.display = None if error else "none"
         self.status.layout.display = "none" if error else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from html import escape
 from typing import Literal
 
@@ -38,9 +37,9 @@ def status(text: str) -> str:
 
 
 def error(problem: Exception) -> str:
-    """The last line of an error, which screen readers announce at once."""
-    last = traceback.format_exception_only(problem)[-1].strip()
-    return f'<div class="tao-status tao-error" role="alert">{escape(last)}</div>'
+    """The kind of an error and what it says, which screen readers announce at once."""
+    text = f"{type(problem).__name__}: {problem}"
+    return f'<div class="tao-status tao-error" role="alert">{escape(text)}</div>'
 
 
 def lines(*texts: str, room: Literal["two", "three"], name: str = "") -> str:
