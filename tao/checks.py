@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, get_args
 
@@ -33,6 +34,8 @@ def name(x: Any, what: str) -> None:
     """Refuse what is not a string, or is empty."""
     if not isinstance(x, str) or not x:
         raise InputError(f"{what} is {shown(x)}; it must be a string that is not empty")
+    if not x.isascii() and any("\ud800" <= c <= "\udfff" for c in x):
+        raise InputError(f"{what} is {ascii(x)[:60]}; it holds half a character (a surrogate), take that out")
 
 
 def text(x: Any, what: str) -> None:
@@ -63,10 +66,16 @@ def positive(x: Any, what: str) -> None:
         raise InputError(f"{what} is {shown(x)}; it must be a finite number above 0")
 
 
-def whole(x: Any, what: str, least: int) -> None:
-    """Refuse what is not a whole number from `least` to 2**40."""
-    if isinstance(x, bool) or not isinstance(x, int) or not least <= x <= MAX_TOKENS:
-        raise InputError(f"{what} is {shown(x)}; it must be a whole number from {least} to 2**40")
+def whole(x: Any, what: str, least: int, most: int = MAX_TOKENS) -> int:
+    """A whole number from `least` to `most` as a plain int, whatever integer type it comes in."""
+    try:
+        number = operator.index(x)
+    except TypeError:
+        number = least - 1
+    if isinstance(x, bool) or not least <= number <= most:
+        top = "2**40" if most == MAX_TOKENS else f"{most:,}"
+        raise InputError(f"{what} is {shown(x)}; it must be a whole number from {least} to {top}")
+    return number
 
 
 def one_of(x: Any, allowed: Any, what: str) -> None:

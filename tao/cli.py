@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from importlib.util import find_spec
 from typing import Any
 
 import tao
-from tao import bench, codec, explain, library, planners
+from tao import bench, codec, explain, library, output, planners
 from tao.metrics import DEFAULT_POLICIES, METRICS, Comparison, compare, measure
 from tao.model import InputError, Params, Plan, Snapshot
 from tao.policies import POLICIES
@@ -62,6 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as e:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"tao: error: cannot write the output: {e.strerror}", file=sys.stderr)
+        return 2
     return 0
 
 
@@ -71,7 +73,7 @@ def _plan(args: argparse.Namespace) -> None:
     names = args.planner or [name for name in planners.PLANNERS if name != "exhaustive"]
     plans = {name: planners.plan(snapshot, name, params) for name in names}
     if args.json:
-        _print_json([_plan_row(snapshot, name, plan, params) for name, plan in plans.items()])
+        output.print_json([_plan_row(snapshot, name, plan, params) for name, plan in plans.items()])
         return
     free = snapshot.free_tokens(params)
     print(f"{args.snapshot}: {len(snapshot.pool)} sessions in the pool")
@@ -80,7 +82,7 @@ def _plan(args: argparse.Namespace) -> None:
         print(f"  {library.describe(args.snapshot)}")
     print()
     head = ("planner", "credit", "ready", "tokens", "admitted", "states", "exact for", "gap to bound")
-    _print_table(head, [_plan_line(name, plan) for name, plan in plans.items()])
+    output.print_table(head, [_plan_line(name, plan) for name, plan in plans.items()])
     for name, plan in plans.items():
         _print_reasons(snapshot, name, plan, params)
 
@@ -119,7 +121,7 @@ def _print_reasons(snapshot: Snapshot, name: str, plan: Plan, params: Params) ->
 
 
 def _simulate(args: argparse.Namespace) -> None:
-    with _progress(f"simulating {args.policy}") as report:
+    with output.progress(f"simulating {args.policy}") as report:
         history = simulate(
             args.workload,
             args.policy,
@@ -135,15 +137,17 @@ def _simulate(args: argparse.Namespace) -> None:
         )
     values = measure(history)
     if args.json:
-        _print_json({"settings": history.settings | {"notes": history.notes}, **values})
+        output.print_json({"settings": history.settings | {"notes": history.notes}, **values})
         return
     print(_setting_line(history.settings))
-    _print_table(("metric", "simulated"), [(name, _number(value)) for name, value in values.items()])
+    output.print_table(
+        ("metric", "simulated"), [(name, output.number(value)) for name, value in values.items()]
+    )
     _print_provenance(history.settings["profile"], history.notes)
 
 
 def _compare(args: argparse.Namespace) -> None:
-    with _progress("comparing") as report:
+    with output.progress("comparing") as report:
         result = compare(
             args.workload,
             args.policies.split(","),
@@ -158,7 +162,7 @@ def _compare(args: argparse.Namespace) -> None:
             progress=report,
         )
     if args.json:
-        _print_json(result.to_dict())
+        output.print_json(result.to_dict())
     else:
         _print_comparison(result)
 
@@ -167,16 +171,23 @@ def _print_comparison(result: Comparison) -> None:
     settings = result.settings
     data = result.to_dict()["policies"]
     print(_setting_line(settings) + f", {len(settings['seeds'])} seeds")
-    print("simulated; mean over seeds, with a 95 % bootstrap interval of it\n")
+    print("simulated; mean over seeds, with its 95 % confidence interval\n")
     head = ("metric", *(row["policy"] for row in data))
-    _print_table(head, [(metric, *(_with_interval(row[metric]) for row in data)) for metric in METRICS])
+    output.print_table(
+        head, [(metric, *(output.with_interval(row[metric]) for row in data)) for metric in METRICS]
+    )
     ratios = [row["capacity_over_live"]["mean"] for row in data]
-    near = min(ratios) <= 1.2 and max(ratios) >= 0.85
     print(
-        f"\nKV capacity is {min(ratios):.2f} to {max(ratios):.2f} x the live contexts; policies differ most "
-        f"from 0.85 to 1.2, so {'this is where it matters' if near else 'expect little difference here'}"
+        f"\nKV capacity is {min(ratios):.2f} to {max(ratios):.2f} x the live contexts: {_zone(min(ratios))}"
     )
     _print_provenance(settings["profile"], settings["notes"])
+
+
+def _zone(ratio: float) -> str:
+    """What a capacity of so many times the live contexts means."""
+    if ratio > 1.2:
+        return "there is room for all, so expect little difference"
+    return "at the knee, where policies differ most" if ratio >= 0.85 else "overload"
 
 
 def _print_provenance(name: str, notes: Sequence[str]) -> None:
@@ -189,7 +200,7 @@ def _print_provenance(name: str, notes: Sequence[str]) -> None:
 def _bench(args: argparse.Namespace) -> None:
     rows = bench.planner()
     if args.json:
-        _print_json(rows)
+        output.print_json(rows)
         return
     print("median and worst of 20 warm calls; the yardstick is one pass of max and add over the same cells")
     head = ("what", "sessions", "nodes", "states", "median ms", "worst ms")
@@ -204,7 +215,7 @@ def _bench(args: argparse.Namespace) -> None:
         )
         for r in rows
     ]
-    _print_table(head, cells)
+    output.print_table(head, cells)
 
 
 def _lab(args: argparse.Namespace) -> None:
@@ -260,43 +271,8 @@ def _setting_line(s: dict[str, Any]) -> str:
     return (
         f"{s['workload']}: {s['tasks']} sessions, {s['workers']} workers on {s['nodes']} x {s['profile']}, "
         f"{s['capacity_tokens']:,} KV tokens each"
+        + "".join(f", {name} {value}" for name, value in s["params"].items())
     )
-
-
-def _number(x: float | None) -> str:
-    if x is None:
-        return "-"
-    return f"{x:,.0f}" if abs(x) >= 1000 else f"{x:.3f}" if abs(x) < 10 else f"{x:.1f}"
-
-
-def _with_interval(x: dict[str, float | None]) -> str:
-    if x["mean"] is None:
-        return "-"
-    return f"{_number(x['mean'])} [{_number(x['lo'])}, {_number(x['hi'])}]"
-
-
-def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(len(row[k]) for row in [head, *rows]) for k in range(len(head))]
-    for row in [head, ["-" * w for w in widths], *rows]:
-        cells = [
-            row[0].ljust(widths[0]),
-            *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)),
-        ]
-        print("  ".join(cells).rstrip())
-
-
-def _print_json(data: Any) -> None:
-    print(json.dumps(data, indent=1, allow_nan=False))
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Callable[[float], None]]:
-    """A progress bar on stderr after one second; none where stderr is not a terminal."""
-    from tqdm import tqdm
-
-    form = "{desc} {percentage:3.0f}% |{bar}| {elapsed}, {remaining} left"
-    with tqdm(total=1.0, desc=what, delay=1.0, disable=None, leave=False, bar_format=form) as bar:
-        yield lambda share: bar.update(share - bar.n) and None
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -331,7 +307,10 @@ def _add_runs(commands: Any) -> None:
     run = _add(commands, "simulate", _simulate, "run one policy", f"keys of --json, beside settings:\n{keys}")
     run.add_argument("--policy", default="tao", help=f"of {', '.join(POLICIES)} (default: tao)")
     run.add_argument("--seed", type=int, default=0, help="draws the sessions (default: 0)")
-    form = "keys of --json: {settings, policies: [{policy, <metric>: {mean, lo, hi}}]}, with the metrics\n"
+    form = (
+        "keys of --json: {settings, policies: [{policy, <metric>: {mean, lo, hi}}]}; lo and hi are a 95 %\n"
+        "confidence interval of the mean over seeds, null with one seed; the metrics:\n"
+    )
     race = _add(commands, "compare", _compare, "race policies over the same sessions", form + keys)
     race.add_argument(
         "--policies",

@@ -19,13 +19,14 @@ from tao import valuation
 from tao.history import DecisionRow, History, TurnRow
 from tao.model import InputError, Params, Snapshot, ToolCall
 from tao.node import Request, SimNode
-from tao.policies import DONE, HOLD, NEW, REASONING, TOOL, WAITING, Decision, Policy, View
+from tao.policies import DONE, HOLD, REASONING, TOOL, WAITING, Decision, Policy, View
 from tao.profiles import DEFAULT_PROFILE, PROFILES, PS_PER_S, Profile
 from tao.readiness import History as ToolHistory
 from tao.worker import Dropped, revalidate
 from tao.workloads import Turn, Workload
 
-TOOL_END, APPLY, TIMER, STEP = range(4)  # kinds of events, in the order in which one moment handles them
+TOOL_END, APPLY, PERIOD, WAKE, STEP = range(5)  # kinds of events, in the order a moment handles them
+LAST_PS = 2**62  # int64 picoseconds end after 53 days
 STUCK_PS = 3 * 3600 * PS_PER_S  # ours: this long without any request or tool running means stuck
 
 
@@ -57,47 +58,57 @@ class Cluster:
         self.params = params or Params()
         self.keep_snapshots, self.after_event = keep_snapshots, after_event
         self.nodes = [SimNode(profile, capacity_tokens) for _ in range(nodes)]
-        self.view = _empty_view(workload, self.nodes)
+        self.view = View.empty([t.id for t in workload.tasks], [n.capacity_tokens for n in self.nodes])
         self.tool_history = ToolHistory()
         self.history = History({}, self.view.session_ids, self.view.node_ids, notes=list(workload.notes))
         self.now_ps = 0
         self._heap: list[tuple[int, int, int]] = []
         self._next_task = 0
-        self._requests: dict[int, Request] = {}
+        self._requests: dict[int, Request] = {}  # at the engines
         self._arrived_ps: dict[int, int] = {}
         self._promised: dict[int, int] = {}
         self._planning: tuple[Decision, int] | None = None
         self._changed = False
-        self._ticked_ps: int | None = None
+        self._ticked_ps = -1
+        self._wake_ps: int | None = None
         self._busy_ps = 0
         self._live_tokens = 0
         for _ in range(min(workers, len(workload.tasks))):
             self._start_task()
         if policy.period_s is not None:
-            self._push(round(policy.period_s * PS_PER_S), TIMER)
-        self._settle()
+            self._push(round(policy.period_s * PS_PER_S), PERIOD)
+        self._decide()
+        self._start_nodes()
 
     def run(self, until_s: float | None = None) -> History:
         """Step to the end, or until the next event lies after `until_s` seconds."""
         until_ps = None if until_s is None else round(until_s * PS_PER_S)
-        while self._heap and (until_ps is None or self._heap[0][0] <= until_ps):
-            if not self.step():
+        while not self.done:
+            if until_ps is not None and self._heap and self._heap[0][0] > until_ps:
                 break
+            self.step()
         return self.history
 
     def step(self) -> bool:
-        """Handle the next moment; False once every session is done. Raises `InputError` if stuck."""
+        """Handle the next moment; False once every session is done. Raises `InputError` if stuck.
+
+        First all events of the moment, then the policy, then every node that is free to go on: requests
+        that come at the same moment are in the same batch, whatever their order.
+        """
         if self.done:
             return False
         if not self._heap:
             raise InputError(self._stuck())
         now_ps = self._heap[0][0]
         self.history.live_token_ps += self._live_tokens * (now_ps - self.now_ps)
-        self.now_ps = self.view.now_ps = now_ps
+        self.now_ps = self.view.now_ps = self.history.end_ps = now_ps
+        handlers = (self._tool_end, self._apply, self._period, self._wake, self._node_step)
         while self._heap and self._heap[0][0] == now_ps:
             _, kind, index = heapq.heappop(self._heap)
-            (self._tool_end, self._apply, self._timer, self._node_step)[kind](index)
-        self._settle()
+            handlers[kind](index)
+            if not self._heap or self._heap[0][0] > now_ps:
+                self._decide()
+        self._start_nodes()
         return not self.done
 
     @property
@@ -113,6 +124,11 @@ class Cluster:
     # --- what happens -------------------------------------------------------------------------
 
     def _push(self, at_ps: int, kind: int, index: int = 0) -> None:
+        if at_ps >= LAST_PS:
+            raise InputError(
+                f"the run would go on beyond {LAST_PS / PS_PER_S:,.0f} simulated seconds; "
+                "shorten its tools or plan costs, or run fewer sessions at a time"
+            )
         heapq.heappush(self._heap, (at_ps, kind, index))
 
     def _start_task(self) -> None:
@@ -135,6 +151,7 @@ class Cluster:
         if view.resident[i] >= 0:
             self._submit(i)
             return
+        self._count_streamed()
         b = self.policy.route(view, i)
         if b != HOLD:
             self._place(i, self._checked_node(i, b))
@@ -150,31 +167,33 @@ class Cluster:
 
     def _submit(self, i: int) -> None:
         view, turn, b = self.view, self._turn(i), int(self.view.resident[i])
-        request = Request(i, turn.prompt_tokens, turn.output_tokens, turn.prefix_tokens)
+        # What an earlier turn left on this node and no later turn has rewritten.
+        reusable = int(view.noted_tokens[i, b])
+        request = Request(i, turn.prompt_tokens, turn.output_tokens, reusable)
         self._requests[i] = request
         view.phase[i] = REASONING
-        view.in_flight[b] += 1
-        node = self.nodes[b]
-        node.submit(request, self.now_ps)
-        if node.ends_ps is None:
-            self._node_step(b, starting=True)
+        self.nodes[b].submit(request, self.now_ps)
 
-    def _node_step(self, b: int, starting: bool = False) -> None:
-        node = self.nodes[b]
-        if not starting and node.ends_ps != self.now_ps:
-            return
-        events = node.step(self.now_ps)
-        if node.ends_ps is not None:
-            self._push(node.ends_ps, STEP, b)
-        for event in events:
+    def _node_step(self, b: int) -> None:
+        for event in self.nodes[b].finish(self.now_ps):
             if event.kind == "finished":
                 self._finish(event.request, b)
+
+    def _start_nodes(self) -> None:
+        for b, node in enumerate(self.nodes):
+            if node.ends_ps is None:
+                node.start(self.now_ps)
+                if node.ends_ps is not None:
+                    self._push(node.ends_ps, STEP, b)
+        self.history.steps = sum(node.steps for node in self.nodes)
+        if self.after_event is not None:
+            self.after_event(self)
 
     def _finish(self, request: Request, b: int) -> None:
         view, i = self.view, request.session
         turn, last = self._turn(i), view.turn[i] + 1 == len(self.workload.tasks[i].turns)
         self._grow(i, turn.context_tokens)
-        view.in_flight[b] -= 1
+        del self._requests[i]
         view.streamed_tokens[i] = 0
         view.noted_tokens[i, b], view.noted_at_ps[i, b] = request.computed, self.now_ps
         view.last_node[i] = b
@@ -208,35 +227,39 @@ class Cluster:
 
     # --- decisions ----------------------------------------------------------------------------
 
-    def _settle(self) -> None:
-        """After everything at this moment: let an event-driven policy decide, or set a timer for it."""
-        if self.policy.period_s is None and self._changed and self._planning is None:
-            due_ps = self.now_ps
-            if self._ticked_ps is not None:
-                due_ps = max(due_ps, self._ticked_ps + round(self.policy.gap_s * PS_PER_S))
-            if due_ps == self.now_ps:
-                self._tick()
-            elif (due_ps, TIMER, 0) not in self._heap:
-                self._push(due_ps, TIMER)
-        if self.after_event is not None:
-            self.after_event(self)
-
-    def _timer(self, _: int) -> None:
-        self._changed = True
-        if self.policy.period_s is not None:
+    def _decide(self) -> None:
+        """After the events of a moment: let an event-driven policy decide, or wake it when it may."""
+        if self.policy.period_s is not None or not self._changed or self._planning is not None:
+            return
+        due_ps = self._ticked_ps + max(round(self.policy.gap_s * PS_PER_S), 1)
+        if self._ticked_ps < 0 or due_ps <= self.now_ps:
             self._tick()
-            self._push(self.now_ps + round(self.policy.period_s * PS_PER_S), TIMER)
-            self._watch_for_standstill()
+        else:
+            self._wake_at(due_ps)
+
+    def _wake_at(self, at_ps: int) -> None:
+        if self._wake_ps is None or at_ps < self._wake_ps:
+            self._wake_ps = at_ps
+            self._push(at_ps, WAKE)
+
+    def _wake(self, _: int) -> None:
+        if self._wake_ps == self.now_ps:
+            self._wake_ps, self._changed = None, True
+
+    def _period(self, _: int) -> None:
+        if self._planning is None:
+            self._tick()
+        self._push(self.now_ps + round((self.policy.period_s or 0.0) * PS_PER_S), PERIOD)
+        self._watch_for_standstill()
 
     def _tick(self) -> None:
         self._changed, self._ticked_ps = False, self.now_ps
         self._estimate_tools()
-        for i, request in self._requests.items():
-            self.view.streamed_tokens[i] = request.emitted
-        pool = len(self.view.pool)
+        self._count_streamed()
         decision = self.policy.tick(self.view)
-        if decision.wake_ps is not None:
-            self._push(max(decision.wake_ps, self.now_ps + 1), TIMER)
+        pool = len(self.view.pool) if decision.snapshot is None else len(decision.snapshot.pool)
+        if decision.wake_ps is not None and self.policy.period_s is None:
+            self._wake_at(max(decision.wake_ps, self.now_ps + 1))
         if decision.proposal is None:
             self._place_all(decision.placements)
             decision.pauses = self._pause(decision.pauses)
@@ -257,12 +280,15 @@ class Cluster:
         self._record_decision(decision, pool, placements, verdict.dropped)
 
     def _place_all(self, placements: Sequence[tuple[int, int]]) -> None:
+        pool = set(self.view.pool.tolist())
         for i, b in placements:
-            if self.view.resident[i] >= 0:
+            if i not in pool:
+                name = repr(self.view.session_ids[i]) if 0 <= i < len(self.view.session_ids) else i
                 raise InputError(
-                    f"the policy placed session {self.view.session_ids[i]!r}, which is on a node already; "
-                    "place sessions of the waiting pool only"
+                    f"the policy placed session {name}, which is not in the waiting pool; "
+                    f"place sessions of the pool only, each once"
                 )
+            pool.remove(i)
             self._place(i, self._checked_node(i, b))
 
     def _pause(self, pauses: Sequence[int]) -> list[int]:
@@ -278,6 +304,10 @@ class Cluster:
                 view.resident[i] = -1
                 self._changed = True
         return new
+
+    def _count_streamed(self) -> None:
+        for i, request in self._requests.items():
+            self.view.streamed_tokens[i] = request.emitted
 
     def _estimate_tools(self) -> None:
         """What history expects of each running tool, as of now."""
@@ -355,27 +385,6 @@ class Cluster:
         )
 
 
-def _empty_view(workload: Workload, nodes: Sequence[SimNode]) -> View:
-    n, m = len(workload.tasks), len(nodes)
-    width = len(str(m - 1))
-    return View(
-        session_ids=[task.id for task in workload.tasks],
-        node_ids=[f"n{b:0{width}}" for b in range(m)],
-        capacity_tokens=np.array([node.capacity_tokens for node in nodes], np.int64),
-        phase=np.full(n, NEW, np.int64),
-        context_tokens=np.zeros(n, np.int64),
-        turn=np.zeros(n, np.int64),
-        resident=np.full(n, -1, np.int64),
-        leaving=np.zeros(n, np.int64),
-        last_node=np.full(n, -1, np.int64),
-        waiting_since_ps=np.zeros(n, np.int64),
-        streamed_tokens=np.zeros(n, np.int64),
-        noted_tokens=np.zeros((n, m), np.int64),
-        noted_at_ps=np.zeros((n, m), np.int64),
-        in_flight=np.zeros(m, np.int64),
-    )
-
-
 def _tool_call(turn: Turn, now_ps: int) -> ToolCall:
-    command = None if turn.sleep_s is None else f"sleep {turn.sleep_s:g}"
+    command = None if turn.sleep_s is None else f"sleep {turn.sleep_s!r}"
     return ToolCall(turn.tool, now_ps / PS_PER_S, turn.tool_class or None, command)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tao import planners, readiness
+from tao import planners, readiness, valuation
 from tao.model import Params, Placement, Plan, Session, Snapshot, Value
 from tao.planners import Case
 
@@ -163,6 +163,8 @@ def _worth(s: Session, p: Placement, now_s: float, params: Params) -> str:
     cache = "no cache there"
     if note is not None:
         cache = f"{note.tokens:,} tokens cached there {now_s - note.seen_at_s:.1f} s ago"
+    if waited := valuation.ageing(s, now_s, params):
+        cache += f"; {waited:,} of it for waiting"
     return (
         f"credit {p.value.credit:,} ({cache}), {readiness_words(s, now_s, params)}, {p.value.tokens:,} tokens"
     )

@@ -38,7 +38,8 @@ class TurnRow(NamedTuple):
 class DecisionRow(NamedTuple):
     """One tick that had something to say: placements (session, node) applied and dropped, and pauses.
 
-    `snapshot` is what it was decided on and `plan` the plan, where the run was asked to keep them.
+    `at_ps` is when it was carried out and `pool` how many sessions it had to choose from. `snapshot` is
+    what it was decided on and `plan` the plan, where the run was asked to keep them.
     """
 
     at_ps: int

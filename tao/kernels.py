@@ -146,7 +146,7 @@ def _hash(b, left):
 
 
 @njit
-def _find(slots, states, hashes, count, parent, b, demand):
+def _find(slots, states, hashes, parent, b, demand):
     """Look up the vector states[parent] with `demand` taken from node b: (id or -1, hash, slot)."""
     left = states[parent, b]
     h = (hashes[parent] - _hash(b, left) + _hash(b, left - demand)) & _MASK
@@ -185,7 +185,7 @@ def _reach(demand, free, prefer, states, hashes, slots, layers):
                     break
                 if states[parent, b] < demand[i]:
                     continue
-                found, h, at = _find(slots, states, hashes, count, parent, b, demand[i])
+                found, h, at = _find(slots, states, hashes, parent, b, demand[i])
                 if found >= 0:
                     continue
                 if count == states.shape[0]:
@@ -235,7 +235,7 @@ def search_reachable(demand, free, prefer, tier, spare, high, low, room):
                     break
                 if states[s, b] < demand[i]:
                     continue
-                child, _, _ = _find(slots, states, hashes, count, s, b, demand[i])
+                child, _, _ = _find(slots, states, hashes, s, b, demand[i])
                 h, w = high[i, b] + high_after[child], low[i, b] + low_after[child]
                 better = h > best_high or (h == best_high and w > best_low)
                 if not better and h == best_high and w == best_low:
@@ -254,7 +254,7 @@ def search_reachable(demand, free, prefer, tier, spare, high, low, room):
         b = np.int64(picks[starts[i] + s])
         choice[i] = b
         if b >= 0:
-            s, _, _ = _find(slots, states, hashes, count, s, b, demand[i])
+            s, _, _ = _find(slots, states, hashes, s, b, demand[i])
     return choice, count
 
 

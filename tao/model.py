@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+MAX_STATES = 10_000_000  # ours: so many states fit into memory
+
 Phase = Literal["reasoning", "tool", "waiting"]
 Problem = Literal["true", "quantized"]
 StaleFrom = Literal["due", "made"]
@@ -32,10 +34,10 @@ class Params:
     20.0
     """
 
-    half_life_s: float = 10.0  # TAO paper, section 2: credit halves every 10 s
-    horizon_s: float = 1.0  # TAO paper, section 2: ready = needed within 1 s
-    fallback_s: float = 5.0  # TAO paper, section 2: tool time when nothing is known
-    stale_s: float = 30.0  # TAO paper, section 2: a prediction this far out of date is void
+    half_life_s: float = 10.0  # TAO paper: credit halves every 10 s
+    horizon_s: float = 1.0  # TAO paper: ready = needed within 1 s
+    fallback_s: float = 5.0  # TAO paper: tool time when nothing is known
+    stale_s: float = 30.0  # TAO paper: a prediction this far out of date is void
     stale_from: StaleFrom = "due"  # ours: the paper leaves open from when the 30 s count
     statistic: Statistic = "mean"  # TAO paper: averages; "median" is ours, better on real tools
     probe_s: float = 1.0  # ours: the paper gives no length for its probe of an overdue tool
@@ -54,12 +56,21 @@ class Params:
             checks.positive(getattr(self, name), f"Params.{name}")
         for name in _PARAM_SECONDS:
             checks.at_least_zero(getattr(self, name), f"Params.{name}")
-        for name, least in (("quantum_tokens", 1), ("state_budget", 1), ("reserve_tokens", 0)):
+        for name, least in (("quantum_tokens", 1), ("reserve_tokens", 0)):
             checks.whole(getattr(self, name), f"Params.{name}", least)
+        checks.whole(self.state_budget, "Params.state_budget", 1, MAX_STATES)
         checks.one_of(self.stale_from, StaleFrom, "Params.stale_from")
         checks.one_of(self.statistic, Statistic, "Params.statistic")
         if not isinstance(self.share_prefix, bool):
             raise InputError(f"Params.share_prefix is {shown(self.share_prefix)}; it must be True or False")
+
+    def changed(self) -> dict[str, object]:
+        """The parameters that differ from their defaults.
+
+        >>> Params(half_life_s=20.0).changed()
+        {'half_life_s': 20.0}
+        """
+        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
 
 
 _PARAM_SECONDS = (
@@ -116,7 +127,7 @@ class CacheNote:
     seen_at_s: float
 
     def __post_init__(self) -> None:
-        checks.whole(self.tokens, "cache note: tokens", 0)
+        _set(self, tokens=checks.whole(self.tokens, "cache note: tokens", 0))
         checks.finite(self.seen_at_s, "cache note: seen_at_s")
 
 
@@ -129,7 +140,10 @@ class Node:
 
     def __post_init__(self) -> None:
         checks.name(self.id, "node id")
-        checks.whole(self.capacity_tokens, f"node {shown(self.id)}: capacity_tokens", 0)
+        _set(
+            self,
+            capacity_tokens=checks.whole(self.capacity_tokens, f"node {shown(self.id)}: capacity_tokens", 0),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +167,8 @@ class Session:
     def __post_init__(self) -> None:
         checks.name(self.id, "session id")
         what = f"session {shown(self.id)}"
-        checks.whole(self.context_tokens, f"{what}: context_tokens", 0)
-        checks.whole(self.turn, f"{what}: turn", 0)
+        _set(self, context_tokens=checks.whole(self.context_tokens, f"{what}: context_tokens", 0))
+        _set(self, turn=checks.whole(self.turn, f"{what}: turn", 0))
         checks.one_of(self.phase, Phase, f"{what}: phase")
         checks.text(self.resident_on, f"{what}: resident_on")
         if self.waiting_since_s is not None:
@@ -168,9 +182,9 @@ class Session:
         checks.all_of(self.cached, str, f"{what}: cached")
         checks.all_of(self.cached.values(), CacheNote, f"{what}: cached")
         # Private copies, so that nobody else can change a frozen session.
-        object.__setattr__(self, "cached", dict(self.cached))
+        _set(self, cached=dict(self.cached))
         if self.eligible is not None:
-            object.__setattr__(self, "eligible", checks.all_of(self.eligible, str, f"{what}: eligible"))
+            _set(self, eligible=checks.all_of(self.eligible, str, f"{what}: eligible"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +202,11 @@ class Snapshot:
     shared_prefix_tokens: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "nodes", checks.all_of(self.nodes, Node, "snapshot: nodes"))
-        object.__setattr__(self, "sessions", checks.all_of(self.sessions, Session, "snapshot: sessions"))
+        _set(self, nodes=checks.all_of(self.nodes, Node, "snapshot: nodes"))
+        _set(self, sessions=checks.all_of(self.sessions, Session, "snapshot: sessions"))
         checks.finite(self.now_s, "snapshot: now_s")
-        checks.whole(self.shared_prefix_tokens, "snapshot: shared_prefix_tokens", 0)
+        shared = checks.whole(self.shared_prefix_tokens, "snapshot: shared_prefix_tokens", 0)
+        _set(self, shared_prefix_tokens=shared)
         checks.unique([n.id for n in self.nodes], "node")
         checks.unique([s.id for s in self.sessions], "session")
         known = {n.id for n in self.nodes}
@@ -306,6 +321,12 @@ class Plan:
     def node_of(self) -> dict[str, str]:
         """The node of each admitted session."""
         return {p.session: p.node for p in self.placements}
+
+
+def _set(frozen: object, **values: object) -> None:
+    """Set fields of a frozen dataclass while it is being built."""
+    for name, value in values.items():
+        object.__setattr__(frozen, name, value)
 
 
 def _check_references(s: Session, known: set[str]) -> None:

@@ -35,6 +35,7 @@ class Request:
     recomputed_tokens: int = 0  # computed a second time after a preemption
     preemptions: int = 0
     chunk: int = 0  # tokens it computes in the step in flight
+    lost: int = 0  # tokens it had in the KV cache when it was preempted last
 
     @property
     def to_compute(self) -> int:
@@ -175,7 +176,18 @@ class SimNode:
 
     def step(self, now_ps: int) -> list[Event]:
         """End the step in flight (if any) and start the next; `ends_ps` then says when that one ends."""
-        events = self._apply(now_ps) if self.ends_ps is not None else []
+        return self.finish(now_ps) + self.start(now_ps)
+
+    def finish(self, now_ps: int) -> list[Event]:
+        """End the step in flight, if any: first tokens and finished requests."""
+        if self.ends_ps is None:
+            return []
+        self.ends_ps = None
+        return self._apply(now_ps)
+
+    def start(self, now_ps: int) -> list[Event]:
+        """Form the next batch and start its step: the preempted requests, if any."""
+        events: list[Event] = []
         self._schedule(now_ps, events)
         return events
 
@@ -225,7 +237,6 @@ class SimNode:
                 i += 1
         if not preempted:
             self._admit(now_ps, batch)
-        self.ends_ps = None
         if batch.tokens:
             self.ends_ps = now_ps + self.profile.law.step_ps(batch.decodes, batch.context, batch.chunks)
             self.steps += 1
@@ -245,7 +256,7 @@ class SimNode:
             if r.scheduled_ps < 0:
                 r.scheduled_ps, r.hit_tokens = now_ps, hit
             else:
-                r.recomputed_tokens += r.to_compute
+                r.recomputed_tokens += max(0, r.lost - hit)
             self.running.append(self.waiting.popleft())
             batch.add(r, chunk)
 
@@ -257,6 +268,7 @@ class SimNode:
     def _preempt(self, victim: Request) -> None:
         """Send a request back to the front of the queue; what it computed stays as newest idle cache."""
         self._release(victim)
-        victim.reusable, victim.computed = victim.computed, 0
+        victim.reusable = victim.lost = victim.computed
+        victim.computed = 0
         victim.preemptions += 1
         self.waiting.appendleft(victim)

@@ -175,7 +175,7 @@ def quantize(problem: Case) -> Quantized:
 def dp(problem: Case) -> Solution:
     """Joint placement, exact for sizes in quanta; above the state budget best-fit decreasing instead.
 
-    TAO paper, section 3. A state is a distinct vector of remaining quanta.
+    TAO paper. A state is a distinct vector of remaining quanta.
     """
     budget = problem.params.state_budget
     choice, states = solve_quantized(problem, quantize(problem), budget)

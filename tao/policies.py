@@ -52,10 +52,29 @@ class View:
     streamed_tokens: Ints
     noted_tokens: Ints
     noted_at_ps: Ints
-    in_flight: Ints  # requests at each node's engine
     tools: dict[int, ToolCall] = field(default_factory=dict)  # the running ones, by session
     now_ps: int = 0
-    shared_prefix_tokens: int = 0
+
+    @classmethod
+    def empty(cls, session_ids: list[str], capacity_tokens: list[int]) -> View:
+        """A cluster on which no session has started; nodes are called n0, n1, ..."""
+        n, m = len(session_ids), len(capacity_tokens)
+        width = len(str(m - 1))
+        return cls(
+            session_ids=session_ids,
+            node_ids=[f"n{b:0{width}}" for b in range(m)],
+            capacity_tokens=np.array(capacity_tokens, np.int64),
+            phase=np.full(n, NEW, np.int64),
+            context_tokens=np.zeros(n, np.int64),
+            turn=np.zeros(n, np.int64),
+            resident=np.full(n, -1, np.int64),
+            leaving=np.zeros(n, np.int64),
+            last_node=np.full(n, -1, np.int64),
+            waiting_since_ps=np.zeros(n, np.int64),
+            streamed_tokens=np.zeros(n, np.int64),
+            noted_tokens=np.zeros((n, m), np.int64),
+            noted_at_ps=np.zeros((n, m), np.int64),
+        )
 
     @property
     def live(self) -> Ints:
@@ -75,7 +94,7 @@ class View:
         """The snapshot of this moment; `paused` sessions count as in the pool already."""
         nodes = [Node(name, int(c)) for name, c in zip(self.node_ids, self.capacity_tokens, strict=True)]
         sessions = [self._session(int(i), int(i) in paused) for i in self.live]
-        return Snapshot(self.now_ps / PS_PER_S, tuple(nodes), tuple(sessions), self.shared_prefix_tokens)
+        return Snapshot(self.now_ps / PS_PER_S, tuple(nodes), tuple(sessions))
 
     def _session(self, i: int, paused: bool) -> Session:
         b = -1 if paused else int(self.resident[i])
@@ -170,20 +189,30 @@ class Tao:
 
     def tick(self, view: View) -> Decision:
         pauses = self._pauses(view)
-        pool = np.union1d(view.pool, [i for i in pauses if view.phase[i] != REASONING])
-        if not len(pool):
+        gone = [i for i in pauses if view.phase[i] != REASONING]
+        resident = view.resident.copy()
+        resident[gone] = -1
+        if not self._somebody_fits(view, resident):
             return Decision(pauses=pauses)
-        now = frozenset(i for i in pauses if view.phase[i] != REASONING)
-        snapshot = view.freeze(now)
-        room = max(snapshot.free_tokens(self.params).values())
-        if all(snapshot.demand_tokens(s, self.params) > room for s in snapshot.pool):
-            return Decision(pauses=pauses)
+        snapshot = view.freeze(frozenset(gone))
         proposal = propose(snapshot, self.planner, self.params)
+        if not proposal.plan.placements and len(np.unique(resident[resident >= 0])) < len(view.node_ids):
+            # Rounding must not keep a session for ever from a node that is empty.
+            proposal = propose(snapshot, "bfd", self.params)
         cost_s = self.params.plan_cost_s + self.params.plan_cost_per_state_s * proposal.plan.states
         return Decision([], pauses, proposal, snapshot, cost_s, self._wake_ps(snapshot))
 
+    def _somebody_fits(self, view: View, resident: Ints) -> bool:
+        """Does any session of the pool fit on any node, with these residents?"""
+        live = view.live
+        demand = view.context_tokens[live] + self.params.reserve_tokens
+        inside = resident[live] >= 0
+        used = np.bincount(resident[live][inside], demand[inside], len(view.node_ids))
+        room = (view.capacity_tokens - used).max()
+        return bool((demand[~inside] <= room).any())
+
     def _pauses(self, view: View) -> list[int]:
-        """ThunderAgent's rule as its paper states it: smallest in a tool first, then smallest answering."""
+        """ThunderAgent's order, smallest in a tool and then smallest answering, but no more than needed."""
         pauses: list[int] = []
         reserve = self.params.reserve_tokens
         for b in range(len(view.node_ids)):
@@ -212,7 +241,10 @@ class Tao:
 
 
 class ThunderAgent:
-    """ThunderAgent as its code does it (mode `code`): shortest first, every 5 s, blind to cache and tools."""
+    """ThunderAgent as its code does it (mode `code`): shortest first, every 5 s, blind to cache and tools.
+
+    One difference: it knows a request's tokens exactly, where the code estimates them from characters.
+    """
 
     period_s: float | None = 5.0  # ThunderAgent a7eef77, config.py: scheduler_interval
     gap_s = 0.0
@@ -241,8 +273,8 @@ class ThunderAgent:
 
     def tick(self, view: View) -> Decision:
         room = self._room(view)
-        placements = self._resume(view, room) + self._forced(view)
-        return Decision(list(dict(placements).items()), self._pause(view, dict(placements)))
+        placements = dict(self._forced(view) + self._resume(view, room))  # a resume that fits comes first
+        return Decision(list(placements.items()), self._pause(view, placements))
 
     def _tokens(self, view: View, inside: Ints) -> int:
         streamed = view.streamed_tokens[inside] // self.progress_tokens * self.progress_tokens

@@ -1,6 +1,6 @@
 """When will the tool return? Evidence from strong to weak, and what happens when it was wrong.
 
-TAO paper, section 2. The ladder: observed completion; a return deadline published by the tool; a
+TAO paper. The ladder: observed completion; a return deadline published by the tool; a
 parsed `sleep`; history of this (tool, command class), of this tool, of all tools; 5 s. A prediction
 that lies too far in the past is void and the next rung is tried. One that is merely overdue gives
 the session a short *probe* opportunity, then nothing until the tool returns or evidence changes.

@@ -35,7 +35,7 @@ def sleep_seconds(command: str) -> float | None:
 
     Commands are taken to succeed, conditions are not guessed, and a wait without end is `math.inf`, that of a
     loop on `while true` included.
-    Source: TAO paper, section 2 (analysis of sleep commands); grammar ours.
+    Source: TAO paper (analysis of sleep commands); grammar ours.
 
     >>> sleep_seconds("cd app && for i in 1 2 3; do sleep 0.5m; done"), sleep_seconds("timeout 10 sleep 60")
     (90.0, 10.0)

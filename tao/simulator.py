@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
+from tao import checks
 from tao.cluster import Cluster
 from tao.history import History
 from tao.invariants import check
 from tao.model import InputError, Params
 from tao.policies import POLICIES, Policy
-from tao.profiles import DEFAULT_PROFILE, PS_PER_S, Profile
+from tao.profiles import DEFAULT_PROFILE, Profile
 from tao.profiles import profile as profile_named
 from tao.traces import open_workload
 from tao.workloads import Workload
 
 
 def simulate(
-    workload: str | Workload,
+    workload: str | os.PathLike[str] | Workload,
     policy: str | Policy = "tao",
     nodes: int = 2,
     workers: int = 16,
@@ -44,12 +46,15 @@ def simulate(
     """
     params = params or Params()
     for name, given in (("nodes", nodes), ("workers", workers), ("capacity_tokens", capacity_tokens)):
-        if given is not None and (not isinstance(given, int) or given < 1):
-            raise InputError(f"{name} is {given!r}; it must be a whole number above 0")
-    engine = profile_named(profile) if isinstance(profile, str) else profile
+        if given is not None:
+            checks.whole(given, name, 1)
+    if params.share_prefix:
+        raise InputError(
+            "share_prefix is True, but the simulator has no prefix shared by sessions; leave it out"
+        )
+    engine = profile if isinstance(profile, Profile) else profile_named(profile)
     capacity = capacity_tokens or engine.capacity_tokens
-    work = open_workload(workload, seed, tasks) if isinstance(workload, str) else workload
-    work = work.fitting(capacity, params.reserve_tokens, strict)
+    work = workload_of(workload, seed, tasks).fitting(capacity, params.reserve_tokens, strict)
     chosen = make_policy(policy, params) if isinstance(policy, str) else policy
     cluster = Cluster(
         work, chosen, nodes, workers, engine, capacity, params, keep_snapshots, check if debug else None
@@ -63,6 +68,7 @@ def simulate(
         "tasks": len(work.tasks),
         "seed": work.seed,
         "capacity_tokens": capacity,
+        "params": params.changed(),
     }
     reported = -1
     while cluster.step():
@@ -70,9 +76,14 @@ def simulate(
         if progress is not None and done != reported:
             progress(done / len(work.tasks))
             reported = done
-    cluster.history.end_ps = cluster.now_ps
-    cluster.history.steps = sum(node.steps for node in cluster.nodes)
     return cluster.history
+
+
+def workload_of(workload: str | os.PathLike[str] | Workload, seed: int, tasks: int | None) -> Workload:
+    """A workload by name, path or as it is; `tasks` takes only its first sessions."""
+    if not isinstance(workload, Workload):
+        return open_workload(workload, seed, tasks)
+    return workload if tasks is None else workload.head(tasks)
 
 
 def make_policy(name: str, params: Params) -> Policy:
@@ -85,8 +96,3 @@ def make_policy(name: str, params: Params) -> Policy:
 def live_tokens(history: History) -> float:
     """Mean context tokens of the sessions on the cluster, over time: the live working set."""
     return history.live_token_ps / history.end_ps if history.end_ps else 0.0
-
-
-def seconds(ps: int) -> float:
-    """Picoseconds as seconds."""
-    return ps / PS_PER_S

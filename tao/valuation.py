@@ -1,6 +1,6 @@
 """What it is worth to give session i its next inference on node b: the triple (k, r, t).
 
-TAO paper, section 2: cache credit k decays with the age of the observation, readiness r says
+TAO paper: cache credit k decays with the age of the observation, readiness r says
 whether the tool returns within the horizon, tokens t is the size of the context; compared
 lexicographically. The decay is computed here for every host (planner, simulator, live scheduler).
 """

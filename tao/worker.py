@@ -1,6 +1,6 @@
 """Plan in the background, then check against the live state before anything is applied.
 
-TAO paper, section 3: the plan comes from a frozen snapshot in an asynchronous worker; a *signature*
+TAO paper: the plan comes from a frozen snapshot in an asynchronous worker; a *signature*
 finds the sessions that changed meanwhile, and placements that would now overflow are dropped.
 """
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -101,6 +102,7 @@ BROKEN = {
     "many.json": codec.to_json(
         Snapshot(0.0, (Node("n", 9_000),), tuple(Session(f"s{i}", 100) for i in range(30)))
     ),
+    "surrogate.json": '{"now_s": 0, "nodes": [], "sessions": [{"id": "\\ud800", "context_tokens": 1}]}',
     "list.json": "[]",
     "empty.json": "",
     "empty.csv": "session,turn,context_tokens,output_tokens\n",
@@ -143,7 +145,11 @@ BROKEN = {
         (["compare", "--workload", "{empty.csv}"], "empty.csv"),
         (["compare", "--workload", "{columns.csv}"], "columns.csv"),
         (["compare", "--workload", "{nan.csv}"], "nan.csv"),
-        (["compare", "--workers", "0"], "workers is 0; it must be a whole number above 0"),
+        (["compare", "--workers", "0"], "workers is 0; it must be a whole number from 1"),
+        (["simulate", "--set", "plan_cost_s=1e8", "--tasks", "1"], "beyond 4,611,686 simulated seconds"),
+        (["simulate", "--set", "share_prefix=true"], "share_prefix is True"),
+        (["plan", "session_177", "--set", "state_budget=100000000"], "from 1 to 10,000,000"),
+        (["plan", "{surrogate.json}"], "half a character"),
         (["compare", "--nodes", "-1"], "nodes is -1"),
         (["compare", "--seeds", "0"], "seeds is 0"),
         (["compare", "--tasks", "0"], "0"),
@@ -195,3 +201,33 @@ def test_a_reader_that_goes_away_is_no_error():
     process.stderr.close()
     process.wait(timeout=60)
     assert err == ""
+
+
+def test_a_full_disk_is_told_in_one_line():
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full here")
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.run(
+            [sys.executable, "-m", "tao.cli", "plan", "session_177"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert process.returncode == 2
+    assert process.stderr == "tao: error: cannot write the output: No space left on device\n"
+
+
+def test_compare_takes_a_recorded_file_and_says_where_the_ratio_stands(capsys, tmp_path):
+    path = tmp_path / "mine.csv"
+    rows = [
+        f"s{k},{t},{1000 + 200 * t},50,{'bash' if t < 3 else ''},test,0.5" for k in range(6) for t in range(4)
+    ]
+    path.write_text(
+        "session,turn,context_tokens,output_tokens,tool,tool_class,tool_seconds\n" + "\n".join(rows)
+    )
+    argv = ["compare", "--workload", str(path), "--workers", "4", "--nodes", "1", "--seeds", "2"]
+    _, out, _ = run(capsys, *argv)
+    assert "there is room for all" in out
+    assert "note: nothing here is drawn" in out
+    _, out, _ = run(capsys, *argv, "--capacity-tokens", "2400")
+    assert "overload" in out

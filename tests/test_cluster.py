@@ -150,9 +150,78 @@ def test_step_by_step_is_the_same_as_run():
     assert stepped.history.turns == Cluster(workload, Sticky(Params()), 1, 2).run().turns
 
 
-def test_relabeling_nodes_does_not_matter_to_sticky_on_equal_nodes():
+def test_sticky_spreads_equal_sessions_over_equal_nodes():
     history = run(work(*[[(500, 5, 0.0)]] * 4), "sticky", nodes=2)
     assert sorted(np.bincount([t.node for t in history.turns]).tolist()) == [2, 2]
+
+
+def test_equal_sessions_in_lock_step_equal_the_closed_form():
+    law = QWEN.law
+    history = run(work(*[[(200, 4, 0.0)]] * 3), "sticky", nodes=1)
+    expected = law.step_ps(0, 0, [(200, 0)] * 3) + sum(law.step_ps(3, 3 * (200 + k)) for k in range(3))
+    assert [t.finished_ps for t in history.turns] == [expected] * 3
+
+
+@pytest.mark.parametrize("order", [(7000, 100, 90), (90, 100, 7000)])
+def test_requests_of_one_moment_share_a_batch_whatever_their_order(order):
+    history = run(work(*[[(n, 2, 0.0)] for n in order]), "sticky", nodes=1, capacity_tokens=20_000)
+    assert {t.scheduled_ps for t in history.turns} == {0}
+    assert len({t.first_token_ps for t in history.turns}) == 1
+
+
+@settings(max_examples=150, deadline=None)
+@given(workloads(), st.sampled_from(sorted(POLICIES)), st.integers(4000, 6000))
+def test_tokens_are_conserved(workload, policy, capacity):
+    """What the engines computed is prompts and outputs, less hits, plus what preemption made them repeat."""
+    computed = {}
+
+    def count(cluster):
+        for node in cluster.nodes:
+            for r in node.running:
+                computed[node, r, node.ends_ps] = r.chunk
+
+    kw = {"nodes": 2, "workers": 6, "capacity_tokens": capacity, "params": Params(reserve_tokens=64)}
+    cluster = Cluster(workload.fitting(capacity, 64), POLICIES[policy](kw["params"]), after_event=count, **kw)
+    history = cluster.run()
+    expected = sum(
+        t.prompt_tokens - t.hit_tokens + t.output_tokens - 1 + t.recomputed_tokens for t in history.turns
+    )
+    assert sum(computed.values()) == expected
+
+
+def test_a_rewritten_conversation_finds_no_older_version_of_itself_on_another_node():
+    class ThereAndBack(Sticky):
+        def route(self, view, i):
+            return (0, 1, 0)[view.turn[i]]
+
+        def on_finish(self, view, i):
+            view.leaving[i] = 1
+
+    call = {"tool": "bash", "tool_class": "test", "tool_s": 1.0}
+    turns = (Turn(1000, 0, 9, **call), Turn(1000, 100, 10, **call), Turn(1100, 1010, 5))
+    history = run(Workload("rewritten", (Task("a", turns),), 0), ThereAndBack(Params()), workers=1)
+    assert [t.hit_tokens for t in history.turns] == [0, 0, 96]
+
+
+def test_thunderagent_counts_an_answer_once():
+    seen = []
+
+    class Watch(POLICIES["thunderagent"]):
+        def tick(self, view):
+            seen.append((int(view.context_tokens[0]), int(view.streamed_tokens[0]), int(view.phase[0])))
+            return super().tick(view)
+
+    run(work([(1000, 500, 20.0), (10, 5, 0.0)]), Watch(Params()), workers=1)
+    acting = [(context, streamed) for context, streamed, phase in seen if phase == TOOL]
+    assert acting
+    assert set(acting) == {(1500, 0)}
+    answering = [streamed for _, streamed, phase in seen if phase == 2]
+    assert all(0 < streamed < 500 for streamed in answering)
+
+
+def test_tao_does_not_leave_a_session_out_that_fits_but_for_rounding():
+    history = run(work([(9400, 10, 0.0)]), "tao", capacity_tokens=10_000, params=Params(), workers=1)
+    assert len(history.finished_ps) == 1
 
 
 def test_a_slower_engine_never_finishes_a_session_earlier():
@@ -202,6 +271,46 @@ def test_a_policy_that_places_nobody_is_told_so():
         run(work([(500, 5, 0.0)]), Lazy(Params()), nodes=1)
 
 
+def test_running_on_is_told_so_as_well():
+    cluster = Cluster(work([(500, 5, 0.0)]), Lazy(Params()), 1, 1)
+    with pytest.raises(InputError, match="cannot go on"):
+        cluster.run()
+
+
+def test_a_policy_may_place_sessions_of_the_pool_only_and_each_once():
+    class Eager(Lazy):
+        placements = ()
+
+        def tick(self, view):
+            return Decision(list(self.placements))
+
+    for placements, name in (
+        ([(1, 0)], "'s01'"),
+        ([(0, 0), (0, 1)], "'s00'"),
+        ([(7, 0)], "7"),
+        ([(-1, 0)], "-1"),
+    ):
+        policy = Eager(Params())
+        policy.placements = placements
+        with pytest.raises(InputError, match=f"placed session {name}, which is not in the waiting pool"):
+            run(work([(500, 5, 0.0)], [(500, 5, 0.0)]), policy, workers=1)
+
+
+def test_a_periodic_planner_never_plans_twice_at_a_time():
+    class Periodic(POLICIES["tao"]):
+        period_s = 0.05
+
+    params = Params(plan_cost_s=1.0, reserve_tokens=64)
+    history = run(work([(500, 5, 2.0), (9, 2, 0.0)]), Periodic(params), params=params)
+    assert history.turns[0].submitted_ps >= PS_PER_S
+
+
+def test_a_run_beyond_the_end_of_time_is_refused():
+    long = [(10, 1, 900_000.0)] * 7
+    with pytest.raises(InputError, match="beyond 4,611,686 simulated seconds"):
+        run(work(long), "sticky")
+
+
 def test_a_periodic_policy_that_places_nobody_is_told_so_too():
     class Periodic(Lazy):
         period_s = 60.0
@@ -223,7 +332,7 @@ def test_a_policy_that_names_an_unknown_node_is_told_which_there_are():
     ("name", "value"), [("nodes", 0), ("workers", 0), ("capacity_tokens", -5), ("nodes", 1.5)]
 )
 def test_unusable_numbers_are_refused(name, value):
-    with pytest.raises(InputError, match=f"{name} is {value}; it must be a whole number above 0"):
+    with pytest.raises(InputError, match=f"{name} is {value}; it must be a whole number from 1"):
         run(work([(500, 5, 0.0)]), "sticky", **{name: value})
 
 

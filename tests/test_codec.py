@@ -76,7 +76,7 @@ def test_the_round_trip_is_exact(case):
 
 @many
 @given(st.floats(-1e14, 1e14), st.floats(-1e14, 1e14), st.text(min_size=1), st.text())
-@example(-0.0, 5e-324, "\ud800", "\0\u2028")
+@example(-0.0, 5e-324, "\U0001d54f", "\ud800\0\u2028")
 def test_any_float_and_any_text_survive(now_s, earlier_s, name, command):
     tool = ToolCall(name, min(now_s, earlier_s), command, command, deadline_s=earlier_s)
     snapshot = Snapshot(now_s, (Node(name, 1),), (Session(name, 1, tool=tool, resident_on=name),))

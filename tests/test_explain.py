@@ -159,6 +159,19 @@ def test_readiness_is_put_in_words():
     assert explain.readiness_words(Session("a", 1), 0.0, Params()) == "ready (its request is waiting)"
 
 
+def test_credit_for_waiting_is_told_apart_from_credit_for_cache():
+    s = Session("a", 100, waiting_since_s=2.0, cached={"n0": CacheNote(40, 5.0)})
+    snapshot = Snapshot(5.0, (Node("n0", 2000),), (s,))
+    params = Params(ageing_tokens_per_s=100.0)
+    plan = planners.plan(snapshot, "dp", params)
+    assert plan.value.credit == 340
+    assert plan.ageing_tokens == 300
+    assert (
+        "credit 340 (40 tokens cached there 0.0 s ago; 300 of it for waiting)"
+        in explain.why_admitted(snapshot, plan, params)["a"]
+    )
+
+
 def test_messages_read_like_the_recurrence():
     params = Params(quantum_tokens=1, reserve_tokens=0)
     snapshot = Snapshot(

@@ -29,6 +29,7 @@ LEVELS = {  # the name of a subpackage stands for all modules in it
     "charts": 10,
     "panels": 11,
     "tao": 12,  # the public names, in tao/__init__.py
+    "output": 12,
     "cli": 13,
 }
 NEVER = 99

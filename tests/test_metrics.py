@@ -12,6 +12,7 @@ from tao.metrics import METRICS, compare, interval, measure, steady_window
 from tao.model import InputError
 from tao.profiles import PS_PER_S
 from tao.simulator import simulate
+from tao.workloads import Task, Turn, Workload
 
 
 def row(session, turn, times_s, tokens=(100, 40, 10), node=0, promised=-1):
@@ -76,12 +77,27 @@ def test_the_parts_of_a_turn_add_up_exactly():
         assert pool + queue + prefill + decode + tool == t.tool_end_ps - t.arrived_ps
 
 
-def test_an_interval_covers_the_mean_and_shrinks_with_more_seeds():
-    values = np.random.default_rng(1).normal(10, 2, 200)
-    few, many = interval(values[:8]), interval(values)
-    assert few["lo"] < few["mean"] < few["hi"]
-    assert many["hi"] - many["lo"] < few["hi"] - few["lo"]
-    assert interval(np.array([5.0])) == {"mean": 5.0, "lo": 5.0, "hi": 5.0}
+@pytest.mark.parametrize("seeds", [2, 3, 8, 30])
+def test_95_of_100_intervals_cover_the_true_mean(seeds):
+    drawn = np.random.default_rng(seeds).normal(10, 2, (4000, seeds))
+    covered = [x["lo"] <= 10 <= x["hi"] for x in map(interval, drawn)]
+    assert np.mean(covered) == pytest.approx(0.95, abs=0.015)
+
+
+def test_one_run_has_a_mean_but_no_interval():
+    alone = interval(np.array([5.0]))
+    assert alone["mean"] == 5.0
+    assert np.isnan([alone["lo"], alone["hi"]]).all()
+    assert np.isnan(interval(np.array([]))["mean"])
+
+
+def test_a_workload_in_which_nothing_is_drawn_runs_once():
+    turns = (Turn(100, 0, 3, "bash", "read", 0.5), Turn(120, 103, 2))
+    fixed = Workload("fixed", (Task("a", turns),), 0)
+    result = compare(fixed, ["sticky"], 1, 1, seeds=8)
+    assert len(result.runs) == 1
+    assert any("nothing here is drawn" in note for note in result.settings["notes"])
+    assert result.to_dict()["policies"][0]["ttft_s"]["lo"] is None
 
 
 def test_policies_are_compared_on_the_same_sessions():

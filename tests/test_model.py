@@ -9,11 +9,12 @@ import re
 from pathlib import Path
 
 import naive
+import numpy as np
 import pytest
 import strategies
 from hypothesis import HealthCheck, given, settings
 
-from tao import planners
+from tao import codec, planners
 from tao.model import (
     CacheNote,
     Gap,
@@ -40,7 +41,6 @@ WHOLE = {
     "session 'a': turn": lambda x: Session("a", 1, turn=x),
     "snapshot: shared_prefix_tokens": lambda x: Snapshot(0.0, (), (), x),
     "Params.quantum_tokens": lambda x: Params(quantum_tokens=x),
-    "Params.state_budget": lambda x: Params(state_budget=x),
     "Params.reserve_tokens": lambda x: Params(reserve_tokens=x),
 }
 SECONDS = {
@@ -94,7 +94,7 @@ def refusal(build, *args, **kwargs):
 
 @pytest.mark.parametrize("what", WHOLE)
 def test_tokens_and_counts_are_whole_numbers_in_range(what):
-    least = 1 if what in ("Params.quantum_tokens", "Params.state_budget") else 0
+    least = 1 if what == "Params.quantum_tokens" else 0
     for given_ in (-1, 1.0, 1.5, NAN, INF, -INF, True, False, "5", None, [5], 2**41, 2**40 + 1, least - 1):
         allowed = f"it must be a whole number from {least} to 2**40"
         assert refusal(WHOLE[what], given_) == f"{what} is {given_!r}; {allowed}"
@@ -475,3 +475,19 @@ def test_a_snapshot_becomes_one_row_per_session():
     )
     assert len(Snapshot(0.0, (), ()).to_frame()) == 0
     assert list(Snapshot(0.0, (), ()).to_frame().columns) == list(frame.columns)
+
+
+def test_integers_of_any_type_become_plain_ones():
+    snapshot = Snapshot(0.0, (Node("n0", np.int64(9)),), (Session("a", np.int32(5), turn=np.uint8(2)),))
+    assert type(snapshot.nodes[0].capacity_tokens) is int
+    assert type(snapshot.sessions[0].context_tokens) is int
+    assert codec.from_json(codec.to_json(snapshot)) == snapshot
+    assert "np.float64(5.0)" in refusal(Session, "a", np.float64(5.0))
+
+
+def test_changed_parameters_are_told():
+    assert Params().changed() == {}
+    assert Params(quantum_tokens=7, share_prefix=True).changed() == {
+        "quantum_tokens": 7,
+        "share_prefix": True,
+    }
