@@ -184,8 +184,14 @@ def spawn(*argv, **kw):
 
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
 def test_ctrl_c_in_the_middle_ends_with_one_line():
-    process = spawn("compare", "--tasks", "300")
-    time.sleep(4)
+    code = (
+        "import sys, tao.cli; print('up', flush=True); sys.exit(tao.cli.main(['compare', '--tasks', '300']))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "up\n"
+    time.sleep(1)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tao
-from tao.metrics import compare
+from tao.metrics import compare, interval
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -49,12 +49,14 @@ def test_every_name_that_is_offered_exists():
 
 @pytest.mark.long
 def test_the_table_of_the_readme_is_what_compare_gives():
-    summary = compare(tasks=128).summary().set_index(["policy", "metric"])
+    result = compare(tasks=128)
+    summary = result.summary().set_index(["policy", "metric"])
     rows = {
         "task latency, s": ("task_latency_s", "{:.0f}"),
         "time to first token, pool wait included, s": ("ttft_s", "{:.2f}"),
         "decode, tokens/s, steady window": ("decode_tok_s", "{:,.0f}"),
         "prefix hit rate": ("prefix_hit_rate", "{:.3f}"),
+        "capacity / live contexts": ("capacity_over_live", "{:.2f}"),
     }
     for title, (metric, form) in rows.items():
         cells = []
@@ -62,3 +64,9 @@ def test_the_table_of_the_readme_is_what_compare_gives():
             mean, lo, hi = (form.format(summary.loc[(policy, metric), k]) for k in ("mean", "lo", "hi"))
             cells.append(f"{mean} [{lo}, {hi}]")
         assert f"| {title} | {' | '.join(cells)} |" in README
+    runs = result.runs.pivot_table(index="seed", columns="policy", values=["task_latency_s", "ttft_s"])
+    for metric, form in (("task_latency_s", "{:.1f}"), ("ttft_s", "{:.0f}")):
+        lower = 100 * (1 - runs[metric, "tao"] / runs[metric, "thunderagent"])
+        mean, lo, hi = (form.format(interval(lower.to_numpy())[k]) for k in ("mean", "lo", "hi"))
+        assert re.search(rf"{mean} %\s+lower \[{lo}, {hi}\]", README)
+        assert (lower > 0).all()
