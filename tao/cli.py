@@ -17,7 +17,7 @@ from tao import bench, codec, explain, library, output, planners
 from tao.metrics import DEFAULT_POLICIES, METRICS, Comparison, compare, measure
 from tao.model import InputError, Params, Plan, Snapshot
 from tao.policies import POLICIES
-from tao.profiles import DEFAULT_PROFILE, PROFILES, profile
+from tao.profiles import DEFAULT_PROFILE, PROFILES
 from tao.simulator import simulate
 from tao.workloads import WORKLOADS
 
@@ -143,7 +143,7 @@ def _simulate(args: argparse.Namespace) -> None:
     output.print_table(
         ("metric", "simulated"), [(name, output.number(value)) for name, value in values.items()]
     )
-    _print_provenance(history.settings["profile"], history.notes)
+    _print_provenance(history.settings, history.notes)
 
 
 def _compare(args: argparse.Namespace) -> None:
@@ -180,7 +180,7 @@ def _print_comparison(result: Comparison) -> None:
     print(
         f"\nKV capacity is {min(ratios):.2f} to {max(ratios):.2f} x the live contexts: {_zone(min(ratios))}"
     )
-    _print_provenance(settings["profile"], settings["notes"])
+    _print_provenance(settings, settings["notes"])
 
 
 def _zone(ratio: float) -> str:
@@ -190,9 +190,9 @@ def _zone(ratio: float) -> str:
     return "at the knee, where policies differ most" if ratio >= 0.85 else "overload"
 
 
-def _print_provenance(name: str, notes: Sequence[str]) -> None:
-    print(f"\nprofile {name}: {profile(name).provenance}")
-    print(f"known error: {profile(name).known_error}")
+def _print_provenance(settings: dict[str, Any], notes: Sequence[str]) -> None:
+    print(f"\nprofile {settings['profile']}: {settings['provenance'] or 'origin not stated'}")
+    print(f"known error: {settings['known_error'] or 'not stated'}")
     for note in notes:
         print(f"note: {note}")
 
@@ -325,7 +325,10 @@ def _add_runs(commands: Any) -> None:
             "--workload", default="swe-lite", metavar="NAME_OR_FILE", help=f"a recorded file, or {names}"
         )
         sub.add_argument(
-            "--profile", default=DEFAULT_PROFILE, metavar="NAME", help=f"of {', '.join(PROFILES)}"
+            "--profile",
+            default=DEFAULT_PROFILE,
+            metavar="NAME_OR_FILE",
+            help=f"a JSON file, or {', '.join(PROFILES)} (default: {DEFAULT_PROFILE})",
         )
         sub.add_argument("--nodes", type=int, default=2, metavar="N", help="nodes (default: 2)")
         sub.add_argument(

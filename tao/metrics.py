@@ -148,8 +148,6 @@ def compare(
     settings |= {
         "seeds": [work.seed for work in works],
         "label": "simulated",
-        "provenance": engine.provenance,
-        "known_error": engine.known_error,
         "notes": list(notes),
     }
     return Comparison(settings, pd.DataFrame(rows))

@@ -62,21 +62,28 @@ def simulate(
     cluster.history.settings = {
         "workload": work.name,
         "policy": policy if isinstance(policy, str) else type(policy).__name__,
-        "profile": engine.name,
         "nodes": nodes,
         "workers": workers,
         "tasks": len(work.tasks),
         "seed": work.seed,
         "capacity_tokens": capacity,
         "params": params.changed(),
+        "profile": engine.name,
+        "provenance": engine.provenance,
+        "known_error": engine.known_error,
     }
-    reported = -1
+    _run(cluster, progress)
+    return cluster.history
+
+
+def _run(cluster: Cluster, progress: Callable[[float], None] | None) -> None:
+    """Step to the end, reporting the share of sessions done whenever it has changed."""
+    reported, count = -1, len(cluster.workload.tasks)
     while cluster.step():
         done = len(cluster.history.finished_ps)
         if progress is not None and done != reported:
-            progress(done / len(work.tasks))
+            progress(done / count)
             reported = done
-    return cluster.history
 
 
 def workload_of(workload: str | os.PathLike[str] | Workload, seed: int, tasks: int | None) -> Workload:
