@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-MAX_STATES = 10_000_000  # ours: so many states fit into memory
+MAX_STATES = 100_000_000  # ours: more would not fit into memory
 
 Phase = Literal["reasoning", "tool", "waiting"]
 Problem = Literal["true", "quantized"]
