@@ -54,16 +54,19 @@ def crowded(sessions: int = 40, quanta: tuple[int, ...] = (10, 10, 9, 9), seed: 
     return Snapshot(100.0, tuple(Node(name, 310_000) for name in names), (*pool, *inside))
 
 
-def planner() -> list[dict[str, Any]]:
-    """Kernel and public call of each planner on 40 sessions x 4 nodes, and the yardstick, in milliseconds."""
+def planner(progress: Callable[[float], None] = lambda share: None) -> list[dict[str, Any]]:
+    """Kernel and public call of each planner on 40 sessions x 4 nodes, and the yardstick, in milliseconds.
+
+    `progress` is called with the share that is done.
+    """
     snapshot, params = crowded(), Params()
     problem = planners.case(snapshot, params)
     states = planners.dp(problem).states
     shape = {"sessions": len(problem.sessions), "nodes": len(problem.nodes)}
     rows = []
-    for name, solve in planners.PLANNERS.items():
-        if name == "exhaustive":
-            continue
+    timed = {name: solve for name, solve in planners.PLANNERS.items() if name != "exhaustive"}
+    for k, (name, solve) in enumerate(timed.items()):
+        progress(k / len(timed))
         counted = shape | {"states": states if name == "dp" else 0}
         rows.append(_row(f"{name}, kernel", counted, partial(solve, problem)))
         rows.append(_row(f"{name}, plan()", counted, partial(planners.plan, snapshot, name, params)))

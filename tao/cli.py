@@ -77,7 +77,8 @@ def _plan(args: argparse.Namespace) -> None:
         return
     free = snapshot.free_tokens(params)
     print(f"{args.snapshot}: {len(snapshot.pool)} sessions in the pool")
-    print("  free: " + ", ".join(f"{node} {max(tokens, 0):,}" for node, tokens in free.items()) + " tokens")
+    rooms = [f"{node} {max(tokens, 0):,} tokens" for node, tokens in free.items()]
+    print(f"  free: {', '.join(rooms) or 'there is no node'}")
     if args.snapshot in library.snapshot_names():
         print(f"  {library.describe(args.snapshot)}")
     print()
@@ -94,7 +95,7 @@ def _plan_row(snapshot: Snapshot, name: str, plan: Plan, params: Params) -> dict
     admitted = row.pop("admitted")
     deferred = row.pop("deferred")
     problem = planners.case(snapshot, params)
-    kernel_ms = 1000 * bench.median_s(lambda: planners.PLANNERS[name](problem), repeats=5)
+    kernel_ms = 1000 * bench.median_s(lambda: planners.PLANNERS[name](problem), repeats=3)
     return row | {"kernel_ms": kernel_ms, "admitted": admitted, "deferred": deferred}
 
 
@@ -150,7 +151,7 @@ def _compare(args: argparse.Namespace) -> None:
     with output.progress("comparing") as report:
         result = compare(
             args.workload,
-            args.policies.split(","),
+            [name.strip() for name in args.policies.split(",") if name.strip()],
             args.nodes,
             args.workers,
             tasks=_tasks(args),
@@ -198,7 +199,8 @@ def _print_provenance(settings: dict[str, Any], notes: Sequence[str]) -> None:
 
 
 def _bench(args: argparse.Namespace) -> None:
-    rows = bench.planner()
+    with output.progress("timing") as report:
+        rows = bench.planner(report)
     if args.json:
         output.print_json(rows)
         return

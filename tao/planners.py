@@ -21,7 +21,7 @@ from tao.model import InputError, Node, Params, Placement, Plan, Problem, Sessio
 Ints = npt.NDArray[np.int64]
 
 GRID_CELLS = 4_000_000  # ours: tables up to 32 MB are filled as a grid, larger ones searched
-EXHAUSTIVE_LIMIT = 1_000_000  # ours: about ten seconds of plain Python
+EXHAUSTIVE_LIMIT = 200_000  # ours: about a second of plain Python
 
 
 @dataclass(frozen=True)
