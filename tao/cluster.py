@@ -17,7 +17,7 @@ import numpy as np
 
 from tao import valuation
 from tao.history import DecisionRow, History, TurnRow
-from tao.model import InputError, Params, Snapshot, ToolCall
+from tao.model import CacheNote, InputError, Params, Snapshot, ToolCall
 from tao.node import Request, SimNode
 from tao.policies import DONE, HOLD, REASONING, TOOL, WAITING, Decision, Policy, View
 from tao.profiles import DEFAULT_PROFILE, PROFILES, PS_PER_S, Profile
@@ -159,8 +159,8 @@ class Cluster:
     def _place(self, i: int, b: int) -> None:
         """Session i becomes resident on node b; a waiting request goes there at once."""
         view = self.view
-        age_s = (self.now_ps - int(view.noted_at_ps[i, b])) / PS_PER_S
-        self._promised[i] = valuation.decayed(int(view.noted_tokens[i, b]), age_s, self.params.half_life_s)
+        note = CacheNote(int(view.noted_tokens[i, b]), int(view.noted_at_ps[i, b]) / PS_PER_S)
+        self._promised[i] = valuation.credit(note, self.now_ps / PS_PER_S, self.params)
         view.resident[i] = b
         if view.phase[i] == WAITING:
             self._submit(i)
