@@ -123,19 +123,7 @@ def _print_reasons(snapshot: Snapshot, name: str, plan: Plan, params: Params) ->
 
 def _simulate(args: argparse.Namespace) -> None:
     with output.progress(f"simulating {args.policy}") as report:
-        history = simulate(
-            args.workload,
-            args.policy,
-            args.nodes,
-            args.workers,
-            tasks=_tasks(args),
-            seed=args.seed,
-            profile=args.profile,
-            capacity_tokens=args.capacity_tokens,
-            params=_params(args),
-            strict=args.strict,
-            progress=report,
-        )
+        history = simulate(policy=args.policy, seed=args.seed, progress=report, **_shared(args))
     values = measure(history)
     if args.json:
         output.print_json({"settings": history.settings | {"notes": history.notes}, **values})
@@ -149,19 +137,8 @@ def _simulate(args: argparse.Namespace) -> None:
 
 def _compare(args: argparse.Namespace) -> None:
     with output.progress("comparing") as report:
-        result = compare(
-            args.workload,
-            [name.strip() for name in args.policies.split(",") if name.strip()],
-            args.nodes,
-            args.workers,
-            tasks=_tasks(args),
-            seeds=args.seeds,
-            profile=args.profile,
-            capacity_tokens=args.capacity_tokens,
-            params=_params(args),
-            strict=args.strict,
-            progress=report,
-        )
+        policies = [name.strip() for name in args.policies.split(",") if name.strip()]
+        result = compare(policies=policies, seeds=args.seeds, progress=report, **_shared(args))
     if args.json:
         output.print_json(result.to_dict())
     else:
@@ -261,6 +238,12 @@ def _parsed(kind: type, text: str, setting: str) -> Any:
     except ValueError:
         expected = "a whole number" if kind is int else "a number"
         raise InputError(f"--set {setting!r}: {text!r} is not {expected}; write NAME=VALUE") from None
+
+
+def _shared(args: argparse.Namespace) -> dict[str, Any]:
+    """The options that `simulate` and `compare` have in common, as their arguments."""
+    names = ("workload", "nodes", "workers", "profile", "capacity_tokens", "strict")
+    return {name: getattr(args, name) for name in names} | {"tasks": _tasks(args), "params": _params(args)}
 
 
 def _tasks(args: argparse.Namespace) -> int | None:
