@@ -23,6 +23,8 @@ from tao.workloads import WORKLOADS
 
 TASKS = 128  # ours: enough for a steady window at 64 workers, about a minute for three policies and 8 seeds
 
+PAIRED = ("task_latency_s", "ttft_s", "decode_tok_s")  # metrics of which differences are printed
+
 PLAN_KEYS = """\
 keys of --json, a list with one object per planner:
   planner            the planner asked for
@@ -154,11 +156,28 @@ def _print_comparison(result: Comparison) -> None:
     output.print_table(
         head, [(metric, *(output.with_interval(row[metric]) for row in data)) for metric in METRICS]
     )
+    _print_paired(result)
     ratios = [row["capacity_over_live"]["mean"] for row in data]
     print(
         f"\nKV capacity is {min(ratios):.2f} to {max(ratios):.2f} x the live contexts: {_zone(min(ratios))}"
     )
     _print_provenance(settings, settings["notes"])
+
+
+def _print_paired(result: Comparison) -> None:
+    first, seeds = result.runs["policy"].iloc[0], result.runs["seed"].nunique()
+    if seeds < 2 or result.runs["policy"].nunique() < 2:
+        return
+    print(f"\ndifference to {first}, seed by seed, and on how many of {seeds} seeds it is higher\n")
+    columns = {metric: result.paired(metric).set_index("policy") for metric in PAIRED}
+    rows = [
+        (
+            metric,
+            *(f"{x['mean']:+.1%} [{x.lo:+.1%}, {x.hi:+.1%}], {x.above:.0f}" for _, x in table.iterrows()),
+        )
+        for metric, table in columns.items()
+    ]
+    output.print_table(("metric", *next(iter(columns.values())).index), rows)
 
 
 def _zone(ratio: float) -> str:

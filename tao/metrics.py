@@ -85,6 +85,20 @@ class Comparison:
         ]
         return pd.DataFrame(rows)
 
+    def paired(self, metric: str) -> pd.DataFrame:
+        """How much each policy differs from the first one, relative to it: (policy, mean, lo, hi, above).
+
+        Differences are taken seed by seed, for the same sessions are behind them, which tells more than two
+        intervals side by side. `above` counts the seeds on which the policy's value is the higher one.
+        """
+        values = self.runs.pivot_table(index="seed", columns="policy", values=metric, sort=False)
+        first, *others = self.runs["policy"].unique()
+        rows = []
+        for policy in others:
+            change = (values[policy] / values[first] - 1.0).to_numpy(float)
+            rows.append({"policy": policy, **interval(change), "above": int((change > 0).sum())})
+        return pd.DataFrame(rows, columns=["policy", "mean", "lo", "hi", "above"])
+
     def to_dict(self) -> dict[str, Any]:
         """The settings, and per policy each metric as {mean, lo, hi}, ready for JSON."""
         policies: dict[str, dict[str, Any]] = {}

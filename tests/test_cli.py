@@ -82,6 +82,7 @@ def test_compare_and_simulate_print_every_metric(capsys):
     assert (status, err) == (0, "")
     assert all(name in out for name in METRICS)
     assert "x the live contexts" in out
+    assert "difference to tao, seed by seed" in out
     assert "known error" in out
     status, out, _ = run(capsys, "simulate", "--policy", "thunderagent", *small)
     assert all(name in out for name in METRICS)

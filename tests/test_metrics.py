@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from tao.history import History, TurnRow
-from tao.metrics import METRICS, compare, interval, measure, steady_window
+from tao.metrics import METRICS, Comparison, compare, interval, measure, steady_window
 from tao.model import InputError
 from tao.profiles import PS_PER_S
 from tao.simulator import simulate
@@ -82,6 +83,17 @@ def test_95_of_100_intervals_cover_the_true_mean(seeds):
     drawn = np.random.default_rng(seeds).normal(10, 2, (4000, seeds))
     covered = [x["lo"] <= 10 <= x["hi"] for x in map(interval, drawn)]
     assert np.mean(covered) == pytest.approx(0.95, abs=0.015)
+
+
+def test_paired_differences_are_taken_seed_by_seed():
+    runs = pd.DataFrame(
+        {"policy": ["a", "b"] * 3, "seed": [0, 0, 1, 1, 2, 2], "ttft_s": [1.0, 1.1, 2.0, 2.2, 10.0, 9.0]}
+    )
+    (row,) = Comparison({}, runs).paired("ttft_s").to_dict("records")
+    assert row["policy"] == "b"
+    assert row["mean"] == pytest.approx((0.1 + 0.1 - 0.1) / 3)
+    assert row["above"] == 2
+    assert row["lo"] < 0 < row["hi"]
 
 
 def test_one_run_has_a_mean_but_no_interval():
