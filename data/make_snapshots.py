@@ -104,7 +104,7 @@ def session_177() -> Snapshot:
         for k, (name, tokens) in enumerate(short)
     ]
     pool.append(Session("177", 21_400, "waiting", 31, None, NOW_S - 1.0, {"n0": cached(9_800, 10.0)}))
-    pool.append(Session("178", 13_900, "waiting", 12, None, NOW_S - 0.5, {"n1": cached(900, 40.0)}))
+    pool.append(Session("178", 13_900, "waiting", 12, None, NOW_S - 0.5, {"n1": cached(800, 40.0)}))
     return _with_free({"n0": 22_800, "n1": 22_600}, pool)
 
 
@@ -126,7 +126,7 @@ def starved_large() -> Snapshot:
 
 def quantum_hurts() -> Snapshot:
     """Two sessions fill 10,000 tokens exactly; rounded to quanta of 1,024 they need ten of nine."""
-    pool = [Session(name, 4_488, cached={"n0": cached(4_000, 5.0)}) for name in ("left", "right")]
+    pool = [Session(name, 4_488, cached={"n0": cached(3_000, 5.0)}) for name in ("left", "right")]
     return Snapshot(NOW_S, (Node("n0", 10_000),), tuple(pool))
 
 
@@ -158,6 +158,7 @@ def _evenly(items: list[Snapshot], count: int) -> list[Snapshot]:
 
 def write(name: str, snapshot: Snapshot) -> None:
     """One session a line, so that files can be read and compared."""
+    assert all(note.tokens <= s.context_tokens for s in snapshot.sessions for note in s.cached.values())
     data = codec.to_dict(snapshot)
     rows = ",\n  ".join(json.dumps(row) for row in data.pop("sessions"))
     head = json.dumps(data)[:-1]

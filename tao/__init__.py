@@ -42,6 +42,7 @@ __all__ = [
     "compare",
     "explain",
     "load",
+    "measure",
     "plan",
     "ready",
     "simulate",
@@ -50,9 +51,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """`tao.compare` brings pandas in, so it is imported when it is first asked for."""
-    if name == "compare":
-        from tao.metrics import compare
+    """`tao.compare` and `tao.measure` bring pandas in, so they are imported when first asked for."""
+    if name in ("compare", "measure"):
+        from tao import metrics
 
-        return compare
+        return getattr(metrics, name)
     raise AttributeError(f"module 'tao' has no attribute {name!r}")

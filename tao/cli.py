@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -25,7 +24,7 @@ TASKS = 128  # ours: enough for a steady window at 64 workers, about a minute fo
 
 PAIRED = ("task_latency_s", "ttft_s", "decode_tok_s")  # metrics of which differences are printed
 
-PLAN_KEYS = """\
+PLAN_KEYS = """
 keys of --json, a list with one object per planner:
   planner            the planner asked for
   problem            "true" token sizes, or sizes "quantized" up to quanta
@@ -70,17 +69,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _plan(args: argparse.Namespace) -> None:
+    names = [name for text in args.planner or () for name in text.split(",") if name]
+    if args.snapshot is None and names and names[-1] not in planners.PLANNERS:
+        args.snapshot = names.pop()  # `--planner dp NAME`: the last one is no planner
+    if args.snapshot is None:
+        raise InputError(f"no snapshot named; give a JSON file, or one of {', '.join(library.PRESETS)}")
     snapshot = library.load(args.snapshot)
     params = _params(args)
-    names = args.planner or [name for name in planners.PLANNERS if name != "exhaustive"]
+    names = names or [name for name in planners.PLANNERS if name != "exhaustive"]
     plans = {name: planners.plan(snapshot, name, params) for name in names}
     if args.json:
         output.print_json([_plan_row(snapshot, name, plan, params) for name, plan in plans.items()])
         return
     free = snapshot.free_tokens(params)
     print(f"{args.snapshot}: {len(snapshot.pool)} sessions in the pool")
-    rooms = [f"{node} {max(tokens, 0):,} tokens" for node, tokens in free.items()]
-    print(f"  free: {', '.join(rooms) or 'there is no node'}")
+    rooms = [
+        f"{node} {tokens:,}" if tokens >= 0 else f"{node} 0 (over by {-tokens:,})"
+        for node, tokens in free.items()
+    ]
+    print(f"  free tokens: {', '.join(rooms) or 'there is no node'}")
     if args.snapshot in library.snapshot_names():
         print(f"  {library.describe(args.snapshot)}")
     print()
@@ -150,8 +157,13 @@ def _compare(args: argparse.Namespace) -> None:
 def _print_comparison(result: Comparison) -> None:
     settings = result.settings
     data = result.to_dict()["policies"]
-    print(_setting_line(settings) + f", {len(settings['seeds'])} seeds")
-    print("simulated; mean over seeds, with its 95 % confidence interval\n")
+    seeds = len(settings["seeds"])
+    print(_setting_line(settings))
+    print(
+        f"simulated; mean over {seeds} seeds, with its 95 % confidence interval\n"
+        if seeds > 1
+        else "simulated; one run\n"
+    )
     head = ("metric", *(row["policy"] for row in data))
     output.print_table(
         head, [(metric, *(output.with_interval(row[metric]) for row in data)) for metric in METRICS]
@@ -222,16 +234,11 @@ def _lab(args: argparse.Namespace) -> None:
     notebook = library.own_notebooks() / "00_start_here.ipynb"
     print(f"opening {notebook}")
     sys.stdout.flush()
-    # Jupyter handles Ctrl-C itself, with a question; this process only waits for it to end.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.setdefault("TAO_OFFLINE", "1")  # on one's own machine charts need no server on the internet
     command = [sys.executable, "-m", "jupyterlab", str(notebook), *args.rest]
-    status = subprocess.run(command, preexec_fn=_restore_ctrl_c if os.name == "posix" else None).returncode
-    if status:
-        raise InputError(f"JupyterLab ended with status {status}; its own message is above")
-
-
-def _restore_ctrl_c() -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if os.name == "posix":  # Jupyter takes this process over, so that Ctrl-C and kill reach it
+        os.execv(sys.executable, command)
+    raise SystemExit(subprocess.run(command).returncode)
 
 
 def _params(args: argparse.Namespace) -> Params:
@@ -294,10 +301,26 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _planner_help() -> str:
+    first_lines = (
+        (name, (solve.__doc__ or "").partition("\n")[0]) for name, solve in planners.PLANNERS.items()
+    )
+    return "planners:\n" + "".join(f"  {name:12} {line}\n" for name, line in first_lines)
+
+
 def _add_plan(commands: Any) -> None:
-    sub = _add(commands, "plan", _plan, "decide one snapshot with several planners, with reasons", PLAN_KEYS)
+    sub = _add(
+        commands,
+        "plan",
+        _plan,
+        "decide one snapshot with several planners, with reasons",
+        _planner_help() + PLAN_KEYS,
+    )
     sub.add_argument(
-        "snapshot", metavar="NAME_OR_FILE", help=f"a JSON file, or {', '.join(library.snapshot_names())}"
+        "snapshot",
+        nargs="?",
+        metavar="NAME_OR_FILE",
+        help=f"a JSON file, or {', '.join(library.snapshot_names())}",
     )
     sub.add_argument(
         "--planner", nargs="+", action="extend", metavar="NAME", help=f"of {', '.join(planners.PLANNERS)}"

@@ -16,6 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from tao import valuation
+from tao.checks import shown
 from tao.history import DecisionRow, History, TurnRow
 from tao.model import CacheNote, InputError, Params, Snapshot, ToolCall
 from tao.node import Request, SimNode
@@ -257,6 +258,8 @@ class Cluster:
         self._estimate_tools()
         self._count_streamed()
         decision = self.policy.tick(self.view)
+        if not isinstance(decision, Decision):
+            raise InputError(f"the policy's tick returned {shown(decision)}; it must return a Decision")
         pool = len(self.view.pool) if decision.snapshot is None else len(decision.snapshot.pool)
         if decision.wake_ps is not None and self.policy.period_s is None:
             self._wake_at(max(decision.wake_ps, self.now_ps + 1))
@@ -362,12 +365,12 @@ class Cluster:
         )
 
     def _checked_node(self, i: int, b: int) -> int:
-        if not 0 <= b < len(self.nodes):
+        if not isinstance(b, int | np.integer) or not 0 <= b < len(self.nodes):
             raise InputError(
-                f"the policy sent session {self.view.session_ids[i]!r} to node {b}; "
+                f"the policy sent session {self.view.session_ids[i]!r} to node {shown(b)}; "
                 f"there are nodes 0 to {len(self.nodes) - 1}, and HOLD ({HOLD})"
             )
-        return b
+        return int(b)
 
     def _watch_for_standstill(self) -> None:
         if any(kind in (TOOL_END, APPLY, STEP) for _, kind, _ in self._heap):

@@ -196,19 +196,20 @@ def _kept_out(problem: Case, i: int, usable: list[str], true: _Sizes, own: _Size
     if not usable:
         return "it may use none of the nodes"
     need, most = true.demand[name], max(true.empty[node] for node in usable)
+    needed = f"{need:,} tokens ({problem.params.reserve_tokens:,} of them to grow into)"
     if need > most:
-        return f"it needs {need:,} tokens, more than any node it may use has free (at most {max(most, 0):,})"
+        return f"it needs {needed}, more than any node it may use has free (at most {max(most, 0):,})"
     roomy = max(usable, key=lambda node: true.left[node])
     if need <= true.left[roomy]:
         return (
-            f"it would still fit on {roomy} ({true.left[roomy]:,} tokens left for its {need:,}), "
+            f"it would still fit on {roomy} ({true.left[roomy]:,} left for its {needed}), "
             f"but in quanta of {quantum:,} it does not"
         )
     most = max(own.empty[node] for node in usable)
     if own.demand[name] > most:
-        needed = own.demand[name]
-        return f"in quanta of {quantum:,} it needs {needed} and no node it may use has more than {most}"
-    short = f"it needs {need:,} tokens and {roomy} has {max(true.left[roomy], 0):,} left"
+        count = own.demand[name]
+        return f"in quanta of {quantum:,} it needs {count} and no node it may use has more than {most}"
+    short = f"it needs {needed} and {roomy} has {max(true.left[roomy], 0):,} left"
     swap = _best_swap(problem, i, usable, own, plan)
     if swap is None:
         return f"{short}; no single admitted session could make room"

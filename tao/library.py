@@ -17,7 +17,8 @@ PRESETS = {
     "session_177": "constructed to match the reported totals (TAO paper: DP admits 7 sessions with the long "
     "session 177 among them, short-first defers it and admits 6)",
     "two_nodes_trap": "constructed: both sessions prefer n0, only a joint decision sends one to n1",
-    "starved_large": "constructed: four small sessions keep the large one out, under DP too",
+    "starved_large": "constructed: the small sessions keep the large one out, in the optimum on true sizes "
+    "too; rounding to quanta lets dp admit only two of them",
     "quantum_hurts": "constructed: rounding to quanta makes DP lose to every heuristic",
 }
 """What each named snapshot shows, and where it comes from; replay_* are recorded from simulated runs."""

@@ -16,7 +16,7 @@ from tao.model import InputError, Params
 from tao.policies import POLICIES
 from tao.profiles import DEFAULT_PROFILE, PS_PER_S, Profile
 from tao.profiles import profile as profile_named
-from tao.simulator import simulate, workload_of
+from tao.simulator import PolicyLike, make_policy, policy_name, simulate, workload_of
 from tao.workloads import Workload
 
 DEFAULT_POLICIES = ("tao", "thunderagent", "sticky")
@@ -110,7 +110,7 @@ class Comparison:
 
 def compare(
     workload: str | os.PathLike[str] | Workload = "swe-lite",
-    policies: Sequence[str] = DEFAULT_POLICIES,
+    policies: str | Sequence[PolicyLike] = DEFAULT_POLICIES,
     nodes: int = 2,
     workers: int = 64,
     *,
@@ -124,15 +124,17 @@ def compare(
 ) -> Comparison:
     """Race policies over the same sessions: seeds 0, 1, ... draw the sessions, every policy gets each.
 
-    A workload in which nothing is drawn is run once. Raises `InputError` on unusable arguments.
+    A policy is a name, or a class of your own that takes `Params` (made afresh for each run). A workload
+    in which nothing is drawn is run once. Raises `InputError` on unusable arguments.
     """
-    if not policies or len(set(policies)) < len(policies):
+    policies = [policies] if isinstance(policies, str) else policies
+    names = [policy_name(policy) for policy in policies]
+    if not names or len(set(names)) < len(names):
         raise InputError(
-            f"policies are {', '.join(policies) or 'none'}; name each once, of {', '.join(POLICIES)}"
+            f"policies are {', '.join(names) or 'none'}; name each once, of {', '.join(POLICIES)}"
         )
-    for name in policies:
-        if name not in POLICIES:
-            raise InputError(f"policy is {name!r}; it must be one of {', '.join(POLICIES)}")
+    for policy in policies:
+        make_policy(policy, params or Params())
     if not isinstance(seeds, int) or seeds < 1:
         raise InputError(f"seeds is {seeds!r}; it must be a whole number above 0")
     works = [workload_of(workload, seed, tasks) for seed in range(seeds)]
@@ -156,7 +158,7 @@ def compare(
                 strict=strict,
                 progress=_part_of(progress, done, len(works) * len(policies)),
             )
-            rows.append({"policy": policy, "seed": work.seed, **measure(history)})
+            rows.append({"policy": policy_name(policy), "seed": work.seed, **measure(history)})
             notes.update(dict.fromkeys(history.notes))
     settings = {k: v for k, v in history.settings.items() if k not in ("policy", "seed")}
     settings |= {

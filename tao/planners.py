@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tao import kernels, readiness, valuation
-from tao.model import InputError, Node, Params, Placement, Plan, Problem, Session, Snapshot, Value
+from tao.checks import InputError, shown
+from tao.model import Node, Params, Placement, Plan, Problem, Session, Snapshot, Value
 
 Ints = npt.NDArray[np.int64]
 
@@ -120,7 +121,12 @@ def plan(snapshot: Snapshot, planner: str = "dp", params: Params | None = None) 
     """
     if planner not in PLANNERS:
         raise InputError(f"planner is {planner!r}; it must be one of {', '.join(PLANNERS)}")
-    problem = case(snapshot, params or Params())
+    if not isinstance(snapshot, Snapshot):
+        raise InputError(f"snapshot is {shown(snapshot)}; it must be a Snapshot, as tao.load returns")
+    params = Params() if params is None else params
+    if not isinstance(params, Params):
+        raise InputError(f"params is {shown(params)}; it must be tao.Params, such as Params(half_life_s=20)")
+    problem = case(snapshot, params)
     return decode(problem, PLANNERS[planner](problem))
 
 

@@ -16,12 +16,14 @@ from tao.profiles import profile as profile_named
 from tao.traces import open_workload
 from tao.workloads import Workload
 
+PolicyLike = str | Policy | Callable[[Params], Policy]
+
 
 def simulate(
     workload: str | os.PathLike[str] | Workload,
-    policy: str | Policy = "tao",
+    policy: PolicyLike = "tao",
     nodes: int = 2,
-    workers: int = 16,
+    workers: int = 64,
     *,
     tasks: int | None = None,
     seed: int = 0,
@@ -36,9 +38,10 @@ def simulate(
     """Replay `workload` with `workers` at a time on `nodes` nodes under one policy.
 
     `workload` is a name of `WORKLOADS`, a path to a recorded one, or a `Workload`; `policy` a name of
-    `POLICIES` or any object with that interface. Sessions larger than a node are left out and
-    counted in `History.notes` (an error if `strict`). `debug` checks the invariants after every event.
-    `progress` is called with the share of sessions done. Raises `InputError` on unusable arguments.
+    `POLICIES`, or an object or class of your own with the interface of `tao.policies`. Sessions larger
+    than a node are left out and counted in `History.notes` (an error if `strict`). `debug` checks the
+    invariants after every event. `progress` is called with the share of sessions done. `tao.measure`
+    gives the metrics of the result. Raises `InputError` on unusable arguments.
 
     >>> history = simulate("swe-lite", "sticky", nodes=1, workers=2, tasks=2)
     >>> len(history.finished_ps), history.settings["policy"]
@@ -55,13 +58,13 @@ def simulate(
     engine = profile if isinstance(profile, Profile) else profile_named(profile)
     capacity = capacity_tokens or engine.capacity_tokens
     work = workload_of(workload, seed, tasks).fitting(capacity, params.reserve_tokens, strict)
-    chosen = make_policy(policy, params) if isinstance(policy, str) else policy
+    chosen = make_policy(policy, params)
     cluster = Cluster(
         work, chosen, nodes, workers, engine, capacity, params, keep_snapshots, check if debug else None
     )
     cluster.history.settings = {
         "workload": work.name,
-        "policy": policy if isinstance(policy, str) else type(policy).__name__,
+        "policy": policy_name(policy),
         "nodes": nodes,
         "workers": workers,
         "tasks": len(work.tasks),
@@ -93,11 +96,24 @@ def workload_of(workload: str | os.PathLike[str] | Workload, seed: int, tasks: i
     return workload if tasks is None else workload.head(tasks)
 
 
-def make_policy(name: str, params: Params) -> Policy:
-    """The policy of that name, fresh; raises `InputError` listing the names."""
-    if name not in POLICIES:
-        raise InputError(f"policy is {name!r}; it must be one of {', '.join(POLICIES)}")
-    return POLICIES[name](params)
+def make_policy(policy: PolicyLike, params: Params) -> Policy:
+    """A policy by name, or what a class or function of one's own makes of `params`, or the object itself."""
+    if isinstance(policy, str):
+        if policy not in POLICIES:
+            raise InputError(f"policy is {policy!r}; it must be one of {', '.join(POLICIES)}")
+        return POLICIES[policy](params)
+    made = policy(params) if callable(policy) else policy
+    missing = [n for n in ("route", "on_finish", "tick", "period_s", "gap_s") if not hasattr(made, n)]
+    if missing:
+        raise InputError(f"policy {policy_name(policy)} lacks {', '.join(missing)}; see tao.policies.Policy")
+    return made
+
+
+def policy_name(policy: PolicyLike) -> str:
+    """What a policy is called in tables."""
+    if isinstance(policy, str):
+        return policy
+    return str(getattr(policy, "__name__", type(policy).__name__))
 
 
 def live_tokens(history: History) -> float:

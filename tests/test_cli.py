@@ -238,3 +238,18 @@ def test_compare_takes_a_recorded_file_and_says_where_the_ratio_stands(capsys, t
     assert "note: nothing here is drawn" in out
     _, out, _ = run(capsys, *argv, "--capacity-tokens", "2400")
     assert "overload" in out
+
+
+def test_planners_may_be_named_with_commas_and_before_the_snapshot(capsys):
+    expected = run(capsys, "plan", "session_177", "--planner", "dp", "fifo")[1]
+    assert run(capsys, "plan", "--planner", "dp,fifo", "session_177")[1] == expected
+    status, _, err = run(capsys, "plan", "--planner", "dp")
+    assert status == 2
+    assert "no snapshot named; give a JSON file, or one of" in err
+
+
+def test_an_overfull_node_is_shown_as_one(capsys, tmp_path):
+    path = tmp_path / "full.json"
+    resident = Session("r", 9_999, resident_on="n")
+    path.write_text(codec.to_json(Snapshot(0.0, (Node("n", 9_000),), (resident, Session("a", 5)))))
+    assert "n 0 (over by 1,511)" in run(capsys, "plan", str(path))[1]

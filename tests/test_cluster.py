@@ -319,6 +319,15 @@ def test_a_periodic_policy_that_places_nobody_is_told_so_too():
         run(work([(500, 5, 0.0)]), Periodic(Params()))
 
 
+def test_a_tick_that_returns_nothing_is_told_what_to_return():
+    class Forgetful(Sticky):
+        def tick(self, view):
+            return None
+
+    with pytest.raises(InputError, match="tick returned None; it must return a Decision"):
+        run(work([(500, 5, 0.0)]), Forgetful(Params()))
+
+
 def test_a_policy_that_names_an_unknown_node_is_told_which_there_are():
     class Wrong(Sticky):
         def route(self, view, i):

@@ -11,6 +11,7 @@ import pytest
 from tao.history import History, TurnRow
 from tao.metrics import METRICS, Comparison, compare, interval, measure, steady_window
 from tao.model import InputError
+from tao.policies import Sticky
 from tao.profiles import PS_PER_S
 from tao.simulator import simulate
 from tao.workloads import Task, Turn, Workload
@@ -150,3 +151,23 @@ def test_the_same_comparison_twice_gives_the_same_bytes():
 def test_unusable_arguments_are_refused(change, message):
     with pytest.raises(InputError, match=message):
         compare(**({"workload": "swe-lite", "policies": ["sticky"], "tasks": 2, "seeds": 1} | change))
+
+
+def test_a_policy_of_ones_own_is_compared_by_its_class():
+    class Mine(Sticky):
+        pass
+
+    result = compare("swe-lite", [Mine, "sticky"], 2, 4, tasks=4, seeds=2)
+    mine, sticky = (result.runs[result.runs["policy"] == name] for name in ("Mine", "sticky"))
+    assert mine["ttft_s"].tolist() == sticky["ttft_s"].tolist()
+
+    class Nothing:
+        def __init__(self, params):
+            pass
+
+    with pytest.raises(InputError, match="policy Nothing lacks route, on_finish, tick, period_s, gap_s"):
+        compare("swe-lite", [Nothing], tasks=2, seeds=1)
+
+
+def test_one_policy_may_be_given_as_a_word():
+    assert len(compare("swe-lite", "sticky", 1, 2, tasks=2, seeds=1).runs) == 1

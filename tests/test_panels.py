@@ -143,7 +143,7 @@ def test_the_best_planner_is_marked_even_where_dp_loses(panel: SnapshotPanel) ->
     assert panel.name == "quantum_hurts"
     assert panel.best.planner == "short_first"
     rows = {row[0]: row[-1] for row in panel._tables()[1].rows}
-    assert rows["▸ dp"] == "4,000 credit"
+    assert rows["▸ dp"] == "3,000 credit"
     assert {rows[name] for name in SHOWN if name != "dp"} == {"best"}
 
 

@@ -233,3 +233,10 @@ def test_the_presets_cover_every_planner_and_none_is_missing():
                     naive.is_feasible(snapshot, Params(), tao.plan(snapshot, planner).node_of(), False)
                     is None
                 )
+
+
+def test_what_is_no_snapshot_or_no_params_is_told_so():
+    with pytest.raises(InputError, match=r"snapshot is 'session_177'; it must be a Snapshot, as tao\.load"):
+        planners.plan("session_177")
+    with pytest.raises(InputError, match=r"params is \{\}; it must be tao\.Params"):
+        planners.plan(pool(5), "dp", {})

@@ -152,7 +152,8 @@ class SnapshotPanel(Stepper):
         return words.headline(who, self.plan, self.best, len(self.snapshot.pool))
 
     def _guarantee(self) -> str:
-        sentences = words.guarantee(self.plan, self.params), words.regret(self.plan, self.best)
+        how = f"{self.planner}: {SHOWN[self.planner]}."
+        sentences = how, words.guarantee(self.plan, self.params), words.regret(self.plan, self.best)
         return " ".join(filter(None, sentences))
 
     @guard

@@ -117,7 +117,8 @@ def _bound(plan: Plan) -> str:
     gaps = zip(Value._fields, plan.gap, plan.bound, strict=True)
     for name, gap, most in gaps:
         if gap:
-            return f"On true sizes {name} {most:,} is an upper bound, {gap:,} more than here."
+            most_words = f"On true sizes no plan can have more {name} than {most:,}"
+            return f"{most_words}, {gap:,} more than here; perhaps none has that much."
     return "Its value meets the upper bound: on true sizes no plan is worth more."
 
 
