@@ -12,9 +12,10 @@ STYLE = """<style>
 .tao-panel .widget-html > .widget-html-content {
   line-height: 1.4; font-size: 13px; color: var(--jp-ui-font-color1, #1f2328); }
 .tao-panel .widget-toggle-buttons { display: flex; flex-flow: row nowrap; }
-.tao-panel .tao-two { min-height: 37px; }
-.tao-panel .tao-three { min-height: 55px; }
-@container (min-width: 1080px) { .tao-panel .tao-three { min-height: 37px; } }
+.tao-panel .tao-two { min-height: 55px; }
+.tao-panel .tao-three { min-height: 73px; }
+@container (min-width: 1080px) { .tao-panel .tao-two { min-height: 37px; }
+  .tao-panel .tao-three { min-height: 55px; } }
 .tao-panel .tao-status { font-size: 15px; font-weight: 600; min-height: 21px; }
 .tao-panel .tao-error { border-left: 5px solid #D55E00; padding-left: 8px; }
 .tao-panel .tao-card, .tao-panel .tao-scroll { overflow: auto; box-sizing: border-box;
@@ -45,7 +46,7 @@ def error(problem: Exception) -> str:
 def lines(*texts: str, room: Literal["two", "three"], name: str = "") -> str:
     """Paragraphs of plain text, the first after a `name` in bold, with room kept for so many lines.
 
-    So what follows stays put when the text changes. On a wide screen three lines become two.
+    So what follows stays put when the text changes. On a narrow screen it is one line more.
     """
     bold = f"<b>{escape(name)}</b>: " if name else ""
     paragraphs = "</div><div>".join(escape(text) for text in texts)

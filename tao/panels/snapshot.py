@@ -128,9 +128,9 @@ class SnapshotPanel(Stepper):
 
     def _render(self) -> None:
         nodes, *others = self._tables()
-        self.origin.value = html.lines(*words.origin(self.name, self.snapshot), room="three", name=self.name)
+        self.origin.value = html.lines(*words.origin(self.name, self.snapshot), room="two", name=self.name)
         self.status.value = html.status(self._headline())
-        self.guarantee.value = html.lines(self._guarantee(), room="two")
+        self.guarantee.value = html.lines(self._guarantee(), room="three")
         self.figure.update(charts.node_bars_value(self._bars()), nodes.html())
         for box, table in zip(self.lists, others, strict=True):
             box.value = html.scroll(table.html(), table.caption, BOX_HEIGHT)
