@@ -297,7 +297,12 @@ def _parser() -> argparse.ArgumentParser:
     measured = _add(commands, "bench", _bench, "time the planners on this machine")
     measured.add_argument("what", choices=["planner"], help="what to time")
     _add_json(measured)
-    _add(commands, "lab", _lab, "open the notebooks in JupyterLab; further options go to JupyterLab")
+    _add(
+        commands,
+        "lab",
+        _lab,
+        "open the notebooks in JupyterLab (no internet needed); further options go to JupyterLab",
+    )
     return parser
 
 

@@ -28,7 +28,17 @@ Statistic = Literal["mean", "median"]
 
 @dataclass(frozen=True, slots=True)
 class Params:
-    """Every constant of valuation, readiness and planning, with its source beside it.
+    """Every constant of valuation, readiness and planning; the source of each is beside it in the code.
+
+    Value: `half_life_s` in which cache credit halves; `horizon_s` within which a tool has to return to
+    count as ready; `ageing_tokens_per_s` of credit for waiting.
+    Readiness: `fallback_s` a tool takes when nothing is known; `stale_s` after which a prediction is void,
+    counted from `stale_from` ("due" or "made"); `statistic` of history ("mean" or "median"); `probe_s` for
+    which an overdue tool stays ready; `margin_s` added to every prediction.
+    Planning: `quantum_tokens` to which dp rounds; `state_budget` beyond which bfd places; `reserve_tokens`
+    held for each session to grow into; `share_prefix`: charge the shared prefix once per node.
+    In simulation: a plan takes `plan_cost_s` + `plan_cost_per_state_s` * states, and at least
+    `replan_gap_s` lie between two plans.
 
     >>> Params(half_life_s=20.0).half_life_s
     20.0
