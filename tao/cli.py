@@ -11,46 +11,24 @@ from dataclasses import fields, replace
 from importlib.util import find_spec
 from typing import Any
 
-import tao
-from tao import bench, codec, explain, library, output, planners
-from tao.metrics import DEFAULT_POLICIES, METRICS, Comparison, compare, measure
+from tao import arguments, bench, codec, explain, library, output, planners
+from tao.metrics import METRICS, Comparison, compare, measure
 from tao.model import InputError, Params, Plan, Snapshot
-from tao.policies import POLICIES
-from tao.profiles import DEFAULT_PROFILE, PROFILES
 from tao.simulator import simulate
 from tao.workloads import WORKLOADS
 
-TASKS = 128  # ours: enough for a steady window at 64 workers, about a minute for three policies and 8 seeds
-
 PAIRED = ("task_latency_s", "ttft_s", "decode_tok_s")  # metrics of which differences are printed
-
-PLAN_KEYS = """
-keys of --json, a list with one object per planner:
-  planner            the planner asked for
-  problem            "true" token sizes, or sizes "quantized" up to quanta
-  exact              no plan of that problem is worth more
-  reason             why another planner had to place (dp beyond its state budget: bfd); "" if not
-  credit, ready, tokens
-                     the plan's value: decayed cache tokens kept, sessions needed within the
-                     horizon, context tokens; compared in this order
-  states             states of the search, in its largest layer
-  bound              {credit, ready, tokens}: no plan on true sizes is worth more
-  gap                {credit, ready, tokens}: bound minus value; 0 where proven, null after the
-                     first part that is not
-  kernel_ms          median milliseconds of the planner alone, warm, without reading the snapshot
-  admitted           [{session, node}]
-  deferred           [{session, reason}]"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status: 0 fine, 2 a user's mistake, 130 interrupted."""
-    parser = _parser()
+    parser = arguments.parser()
     args, rest = parser.parse_known_args(argv)
     if rest and args.command != "lab":
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     args.rest = rest
     try:
-        args.run(args)
+        RUN[args.command](args)
         sys.stdout.flush()
     except InputError as e:
         print(f"tao: error: {e}", file=sys.stderr)
@@ -275,7 +253,7 @@ def _shared(args: argparse.Namespace) -> dict[str, Any]:
 def _tasks(args: argparse.Namespace) -> int | None:
     if args.tasks is not None:
         return int(args.tasks)
-    return TASKS if args.workload in WORKLOADS else None
+    return arguments.TASKS if args.workload in WORKLOADS else None
 
 
 def _setting_line(s: dict[str, Any]) -> str:
@@ -286,119 +264,13 @@ def _setting_line(s: dict[str, Any]) -> str:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tao", description=tao.__doc__.splitlines()[0] if tao.__doc__ else None
-    )
-    parser.add_argument("--version", action="version", version=f"tao {tao.__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _add_plan(commands)
-    _add_runs(commands)
-    measured = _add(commands, "bench", _bench, "time the planners on this machine")
-    measured.add_argument("what", choices=["planner"], help="what to time")
-    _add_json(measured)
-    _add(
-        commands,
-        "lab",
-        _lab,
-        "open the notebooks in JupyterLab (no internet needed); further options go to JupyterLab",
-    )
-    return parser
-
-
-def _planner_help() -> str:
-    first_lines = (
-        (name, (solve.__doc__ or "").partition("\n")[0]) for name, solve in planners.PLANNERS.items()
-    )
-    return "planners:\n" + "".join(f"  {name:12} {line}\n" for name, line in first_lines)
-
-
-def _add_plan(commands: Any) -> None:
-    sub = _add(
-        commands,
-        "plan",
-        _plan,
-        "decide one snapshot with several planners, with reasons",
-        _planner_help() + PLAN_KEYS,
-    )
-    sub.add_argument(
-        "snapshot",
-        nargs="?",
-        metavar="NAME_OR_FILE",
-        help=f"a JSON file, or {', '.join(library.snapshot_names())}",
-    )
-    sub.add_argument(
-        "--planner", nargs="+", action="extend", metavar="NAME", help=f"of {', '.join(planners.PLANNERS)}"
-    )
-    _add_json(sub)
-    _add_set(sub)
-
-
-def _add_runs(commands: Any) -> None:
-    keys = "\n".join(f"  {name:26} {text}" for name, text in METRICS.items())
-    run = _add(commands, "simulate", _simulate, "run one policy", f"keys of --json, beside settings:\n{keys}")
-    run.add_argument("--policy", default="tao", help=f"of {', '.join(POLICIES)} (default: tao)")
-    run.add_argument("--seed", type=int, default=0, help="draws the sessions (default: 0)")
-    form = (
-        "keys of --json: {settings, policies: [{policy, <metric>: {mean, lo, hi}}]}; lo and hi are a 95 %\n"
-        "confidence interval of the mean over seeds, null with one seed; the metrics:\n"
-    )
-    race = _add(commands, "compare", _compare, "race policies over the same sessions", form + keys)
-    race.add_argument(
-        "--policies",
-        default=",".join(DEFAULT_POLICIES),
-        metavar="A,B",
-        help=f"of {', '.join(POLICIES)} (default: {','.join(DEFAULT_POLICIES)})",
-    )
-    race.add_argument("--seeds", type=int, default=8, metavar="S", help="seeds 0 to S-1 (default: 8)")
-    for sub in (run, race):
-        names = ", ".join(WORKLOADS)
-        sub.add_argument(
-            "--workload", default="swe-lite", metavar="NAME_OR_FILE", help=f"a recorded file, or {names}"
-        )
-        sub.add_argument(
-            "--profile",
-            default=DEFAULT_PROFILE,
-            metavar="NAME_OR_FILE",
-            help=f"a JSON file, or {', '.join(PROFILES)} (default: {DEFAULT_PROFILE})",
-        )
-        sub.add_argument("--nodes", type=int, default=2, metavar="N", help="nodes (default: 2)")
-        sub.add_argument(
-            "--workers", type=int, default=64, metavar="W", help="sessions at a time (default: 64)"
-        )
-        sub.add_argument(
-            "--tasks",
-            type=int,
-            metavar="T",
-            help=f"sessions in all (default: {TASKS}, or all of a recorded file)",
-        )
-        sub.add_argument(
-            "--capacity-tokens", type=int, metavar="C", help="KV tokens per node (default: the profile's)"
-        )
-        sub.add_argument(
-            "--strict", action="store_true", help="sessions larger than a node are an error, not left out"
-        )
-        _add_json(sub)
-        _add_set(sub)
-
-
-def _add(
-    commands: Any, name: str, run: Callable[..., None], text: str, epilog: str = ""
-) -> argparse.ArgumentParser:
-    sub: argparse.ArgumentParser = commands.add_parser(
-        name, help=text, description=text, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    sub.set_defaults(run=run)
-    return sub
-
-
-def _add_json(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--json", action="store_true", help="print JSON instead of tables")
-
-
-def _add_set(sub: argparse.ArgumentParser) -> None:
-    names = ", ".join(f"{f.name}={f.default}" for f in fields(Params))
-    sub.add_argument("--set", action="append", metavar="NAME=VALUE", help=f"change a parameter: {names}")
+RUN: dict[str, Callable[[argparse.Namespace], None]] = {
+    "plan": _plan,
+    "simulate": _simulate,
+    "compare": _compare,
+    "bench": _bench,
+    "lab": _lab,
+}
 
 
 if __name__ == "__main__":

@@ -30,7 +30,8 @@ LEVELS = {  # the name of a subpackage stands for all modules in it
     "panels": 11,
     "tao": 12,  # the public names, in tao/__init__.py
     "output": 12,
-    "cli": 13,
+    "arguments": 13,
+    "cli": 14,
 }
 NEVER = 99
 FROM_LEVEL = {  # at the top of a module; a function may import what it alone needs
