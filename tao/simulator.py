@@ -114,8 +114,3 @@ def policy_name(policy: PolicyLike) -> str:
     if isinstance(policy, str):
         return policy
     return str(getattr(policy, "__name__", type(policy).__name__))
-
-
-def live_tokens(history: History) -> float:
-    """Mean context tokens of the sessions on the cluster, over time: the live working set."""
-    return history.live_token_ps / history.end_ps if history.end_ps else 0.0

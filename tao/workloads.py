@@ -120,12 +120,6 @@ class Workload:
             raise InputError(f"workload {self.name!r} has no sessions; give it at least one")
         checks.unique([t.id for t in self.tasks], "session")
 
-    @property
-    def mean_context_tokens(self) -> float:
-        """Mean over all turns of prompt + output; times the sessions at work: the live working set."""
-        contexts = [turn.context_tokens for task in self.tasks for turn in task.turns]
-        return sum(contexts) / len(contexts)
-
     def head(self, n: int) -> Workload:
         """The first `n` sessions; raises `InputError` where there are fewer, none runs twice."""
         checks.whole(n, "number of sessions", 1)

@@ -15,7 +15,7 @@ from tao.invariants import check
 from tao.model import InputError, Params, ToolCall
 from tao.policies import HOLD, POLICIES, TOOL, WAITING, Decision, Sticky
 from tao.profiles import PROFILES, PS_PER_S
-from tao.simulator import live_tokens, simulate
+from tao.simulator import simulate
 from tao.workloads import WORKLOADS, Task, Turn, Workload
 
 QWEN = PROFILES["qwen3-32b-2xh100"]
@@ -350,11 +350,6 @@ def test_an_unknown_policy_or_profile_is_answered_with_the_list():
         run(work([(5, 5, 0.0)]), "fifo")
     with pytest.raises(InputError, match="'h100'; it must be one of qwen3"):
         run(work([(5, 5, 0.0)]), "sticky", profile="h100")
-
-
-def test_live_tokens_is_the_mean_context_on_the_cluster():
-    history = run(work([(500, 1, 0.0)]), "sticky")
-    assert live_tokens(history) == 500
 
 
 # --- ThunderAgent, mode code -------------------------------------------------------------------

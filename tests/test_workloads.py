@@ -69,11 +69,6 @@ def test_a_session_is_as_large_as_its_largest_turn():
     assert shrunk.peak_tokens == 910
 
 
-def test_mean_context_counts_turns_not_sessions():
-    tasks = (Task("a", (call(90), call(190, prefix=100), end(290, prefix=200))), Task("b", (end(590),)))
-    assert Workload("w", tasks, 0).mean_context_tokens == (100 + 200 + 300 + 600) / 4
-
-
 def test_a_session_that_exactly_fills_the_node_fits(workload):
     assert workload.fitting(capacity_tokens=360, reserve_tokens=50) is workload
 
