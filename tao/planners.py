@@ -7,21 +7,20 @@ heuristics work on true token sizes. `exhaustive` tries everything, for lessons 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from tao import kernels, readiness, valuation
+from tao import assign, readiness, valuation
 from tao.checks import InputError, shown
-from tao.model import Node, Params, Placement, Plan, Problem, Session, Snapshot, Value
+from tao.model import Node, Params, Placement, Plan, Planner, Problem, Session, Snapshot, Value
 
 Ints = npt.NDArray[np.int64]
 
-GRID_CELLS = 4_000_000  # ours: tables up to 32 MB are filled as a grid, larger ones searched
+GRID_CELLS = assign.GRID_CELLS
 EXHAUSTIVE_LIMIT = 200_000  # ours: about a second of plain Python
 
 
@@ -77,31 +76,26 @@ def case(snapshot: Snapshot, params: Params) -> Case:
     demand = [snapshot.demand_tokens(s, params) for s in sessions]
     extra = tuple(valuation.ageing(s, snapshot.now_s, params) for s in sessions)
     index = {b.id: k for k, b in enumerate(nodes)}
-    credit = np.zeros((len(sessions), len(nodes)), np.int64)
-    prefer = np.full((len(sessions), len(nodes)), -1, np.int64)
-    tier = np.zeros((len(sessions), len(nodes)), np.int64)
+    credit = np.empty((len(sessions), len(nodes)), np.int64)
+    usable = np.ones((len(sessions), len(nodes)), np.bool_)
     for i, s in enumerate(sessions):
-        worth = [extra[i]] * len(nodes)
+        credit[i] = extra[i]
         for node, note in s.cached.items():
-            worth[index[node]] += valuation.credit(note, snapshot.now_s, params)
-        usable = range(len(nodes)) if s.eligible is None else {index[node] for node in s.eligible}
-        last = index.get(valuation.last_node(s) or "", -1)
-        order = sorted((-worth[b], b != last, b) for b in usable if demand[i] <= free[b])
-        credit[i] = worth
-        for k, (_, _, b) in enumerate(order):
-            prefer[i, k] = b
-            tier[i, b] = k if k == 0 or order[k][:2] != order[k - 1][:2] else tier[i, order[k - 1][2]]
+            credit[i, index[node]] += valuation.credit(note, snapshot.now_s, params)
+        if s.eligible is not None:
+            usable[i] = [b.id in s.eligible for b in nodes]
+    last = np.array([index.get(valuation.last_node(s) or "", -1) for s in sessions], np.int64)
+    sizes, room = np.array(demand, np.int64), np.array(free, np.int64)
     built = Case(
         sessions,
         nodes,
         params,
-        np.array(demand, np.int64),
-        np.maximum(np.array(free, np.int64), 0),
+        sizes,
+        np.maximum(room, 0),
         credit,
         np.array([readiness.session_ready(s, snapshot.now_s, params) for s in sessions], np.int64),
         np.array([s.context_tokens for s in sessions], np.int64),
-        prefer,
-        tier,
+        *assign.arrange(credit, last, usable, sizes, room),
         extra,
     )
     _check_sums(built)
@@ -170,12 +164,8 @@ class Quantized(NamedTuple):
 
 def quantize(problem: Case) -> Quantized:
     """The rounded problem that the paper's DP solves; its placements always fit, but some are lost."""
-    q = problem.params.quantum_tokens
-    demand, free = -(-problem.demand // q), problem.free // q
-    prefer = _fitting(problem.prefer, demand, free)
-    wanted = np.array([demand[(prefer == b).any(axis=1)].sum() for b in range(len(free))], np.int64)
-    useful = np.minimum(free, wanted)
-    return Quantized(demand, useful, prefer, free - useful)
+    quantum = problem.params.quantum_tokens
+    return Quantized(*assign.quantize(problem.demand, problem.free, problem.prefer, quantum))
 
 
 def dp(problem: Case) -> Solution:
@@ -183,72 +173,41 @@ def dp(problem: Case) -> Solution:
 
     TAO paper. A state is a distinct vector of remaining quanta.
     """
-    budget = problem.params.state_budget
-    choice, states = solve_quantized(problem, quantize(problem), budget)
-    if states < 0:
-        reason = f"dp: more than {budget:,} states, so bfd placed"
-        return bfd(problem)._replace(reason=reason, states=budget + 1)
-    return Solution(choice, "dp", True, "quantized", states)
-
-
-def solve_quantized(problem: Case, rounded: Quantized, budget: int) -> tuple[Ints, int]:
-    """(int64[n] node or -1, number of states), by whichever kernel suits; states = -1 beyond the budget."""
-    n, m = rounded.prefer.shape
-    if not (rounded.prefer >= 0).any():
-        return np.full(n, -1, np.int64), 1
-    cells = math.prod(left + 1 for left in rounded.free.tolist())
-    packed = pack(problem)
-    if packed is None or (n + 1) * cells > GRID_CELLS:
-        return search_reachable(problem, rounded, min(budget, (m + 1) ** n, cells))
-    choice, states = fill_grid(problem, rounded, packed)
-    return choice, states if states <= budget else -1
-
-
-def fill_grid(problem: Case, rounded: Quantized, packed: Ints) -> tuple[Ints, int]:
-    """Solve by filling the whole grid of remaining quanta: (int64[n] node or -1, reachable states)."""
-    demand, free, prefer, spare = rounded
-    sizes, strides = free + 1, np.cumprod(np.append(1, free[:-1] + 1))
-    states = int(kernels.count_grid(demand, prefer, strides, sizes))
-    table = np.empty((len(demand) + 1, math.prod(sizes.tolist())), np.int64)
-    kernels.fill_grid(demand, prefer, packed, strides, sizes, table)
-    return kernels.trace_grid(demand, prefer, problem.tier, spare, packed, strides, sizes, table), states
-
-
-def search_reachable(problem: Case, rounded: Quantized, room: int) -> tuple[Ints, int]:
-    """Solve over reachable states only, of which `room` may be held; states = -1 if that is too few."""
-    demand, free, prefer, spare = rounded
-    low = problem.ready * _token_base(problem) + problem.tokens
-    low = np.repeat(low[:, None], prefer.shape[1], axis=1)
-    choice, states = kernels.search_reachable(
-        demand, free, prefer, problem.tier, spare, problem.credit, low, room
+    p, params = problem, problem.params
+    choice, states = assign.solve_dp(
+        *(p.demand, p.free, p.credit, p.ready, p.tokens, p.prefer, p.tier),
+        *(params.quantum_tokens, params.state_budget, GRID_CELLS),
     )
-    return choice, int(states)
+    if states < 0:
+        reason = f"dp: more than {params.state_budget:,} states, so bfd placed"
+        return bfd(problem)._replace(reason=reason, states=params.state_budget + 1)
+    return Solution(choice, "dp", True, "quantized", int(states))
 
 
 def bfd(problem: Case) -> Solution:
     """Best-fit decreasing: largest first, each to the fitting node with the least room left."""
-    return _in_order(problem, "bfd", -problem.demand, tightest=True)
+    return _in_order(problem, "bfd")
 
 
 def worst_fit(problem: Case) -> Solution:
     """Worst-fit decreasing: largest first, each to the node with the most room (ThunderAgent's "BFD")."""
-    return _in_order(problem, "worst_fit", -problem.demand, tightest=False)
+    return _in_order(problem, "worst_fit")
 
 
 def short_first(problem: Case) -> Solution:
     """Smallest first, each to the node with the most room (ThunderAgent's resume rule)."""
-    return _in_order(problem, "short_first", problem.demand, tightest=False)
+    return _in_order(problem, "short_first")
 
 
 def fifo(problem: Case) -> Solution:
     """Longest waiting first, each to the node with the most room."""
+    return _in_order(problem, "fifo")
+
+
+def _in_order(problem: Case, name: Planner) -> Solution:
     since = [np.inf if s.waiting_since_s is None else s.waiting_since_s for s in problem.sessions]
-    return _in_order(problem, "fifo", np.array(since, np.float64), tightest=False)
-
-
-def _in_order(problem: Case, name: str, key: npt.NDArray[Any], tightest: bool) -> Solution:
-    order = np.argsort(key, kind="stable").astype(np.int64)  # stable: ties stay in order of id
-    choice = kernels.place_in_order(order, problem.demand, problem.free, problem.prefer, tightest)
+    code = get_args(Planner).index(name)
+    choice = assign.place(code, problem.demand, problem.free, np.array(since, np.float64), problem.prefer)
     return Solution(choice, name, False, "true")
 
 
@@ -333,31 +292,9 @@ def _fractional(items: list[tuple[int, int]], room: int) -> int:
     return total
 
 
-def _fitting(prefer: Ints, demand: Ints, free: Ints) -> Ints:
-    """`prefer` without the nodes on which a session no longer fits, closed up to the left."""
-    fits = (prefer >= 0) & (demand[:, None] <= free[prefer])
-    order = np.argsort(~fits, axis=1, kind="stable")
-    return np.where(np.take_along_axis(fits, order, 1), np.take_along_axis(prefer, order, 1), -1)
-
-
-def _token_base(problem: Case) -> int:
-    """More than the tokens of any plan: the base in which ready counts and tokens share one integer."""
-    return int(problem.tokens.sum()) + 1
-
-
-def pack(problem: Case) -> Ints | None:
-    """int64[n, m]: each triple as one integer that adds and compares like it; None if it does not fit."""
-    base, ready_base = _token_base(problem), len(problem.sessions) + 1
-    credit = int(problem.credit.max(axis=1, initial=0).sum())
-    if (credit + 1) * ready_base * base >= 2**62:
-        return None
-    packed: Ints = (problem.credit * ready_base + problem.ready[:, None]) * base + problem.tokens[:, None]
-    return packed
-
-
 def _check_sums(problem: Case) -> None:
     n = len(problem.sessions)
-    if (n + 1) * _token_base(problem) >= 2**62:
+    if (n + 1) * (sum(problem.tokens.tolist()) + 1) >= 2**62:
         raise InputError(
             f"{n} sessions with up to {int(problem.tokens.max()):,} tokens: their sums leave 64 bits; "
             "plan fewer sessions at a time, or count in larger units"

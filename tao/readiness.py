@@ -9,14 +9,19 @@ the session a short *probe* opportunity, then nothing until the tool returns or 
 from __future__ import annotations
 
 import math
-from bisect import insort
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from tao import shell
+from tao._jit import njit
 from tao.model import Params, Session, Statistic, ToolCall
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 
 Rule = Literal["no tool", "completed", "deadline", "sleep", "history", "fallback", "void"]
 
@@ -35,17 +40,65 @@ class Prediction(NamedTuple):
     probe: bool = False
 
 
-def evidence(tool: ToolCall, params: Params) -> Iterator[tuple[float, Rule]]:
-    """The (return moment in seconds, rule) that each rung of the ladder gives, strongest first."""
-    if tool.deadline_s is not None:
-        yield tool.deadline_s + params.margin_s, "deadline"
-    if tool.command is not None:
-        asked_s = parsed_sleep(tool.command)
-        if asked_s is not None:
-            yield tool.started_s + asked_s + params.margin_s, "sleep"
-    if tool.expected_s is not None:
-        yield tool.started_s + tool.expected_s + params.margin_s, "history"
-    yield tool.started_s + params.fallback_s + params.margin_s, "fallback"
+RULES: tuple[Rule, ...] = ("no tool", "completed", "deadline", "sleep", "history", "fallback", "void")
+
+
+class Evidence(NamedTuple):
+    """What is known of a running tool, as compiled code takes it: seconds, nan where there is nothing.
+
+    `deadline_s` is a moment; `asked_s` (by a `sleep`) and `expected_s` (by history) are durations.
+    """
+
+    started_s: float
+    deadline_s: float
+    asked_s: float
+    expected_s: float
+
+
+def evidence(tool: ToolCall) -> Evidence:
+    """The rungs of the ladder that a tool call offers."""
+    asked_s = None if tool.command is None else parsed_sleep(tool.command)
+    found = (tool.started_s, tool.deadline_s, asked_s, tool.expected_s)
+    return Evidence(*(math.nan if x is None else float(x) for x in found))
+
+
+@njit
+def _due_s(tool, rung, settings):
+    """The return moment by one rung (an index into `RULES`), nan if it says nothing."""
+    if rung == 2:
+        return tool.deadline_s + settings.margin_s
+    if rung == 3:
+        return tool.started_s + tool.asked_s + settings.margin_s
+    if rung == 4:
+        return tool.started_s + tool.expected_s + settings.margin_s
+    return tool.started_s + settings.fallback_s + settings.margin_s
+
+
+@njit
+def forecast(tool, now_s, settings):
+    """The prediction in force: (return moment or inf, index into `RULES`, ready bit)."""
+    for rung in range(2, 6):
+        due_s = _due_s(tool, rung, settings)
+        counted_from_s = due_s if settings.stale_from == 0 else tool.started_s
+        if not math.isnan(due_s) and now_s < counted_from_s + settings.stale_s:
+            soon = due_s - settings.horizon_s <= now_s and now_s <= due_s + settings.probe_s
+            return due_s, rung, soon
+    return math.inf, 6, False
+
+
+@njit
+def next_change(tool, now_s, settings):
+    """The first moment after `now_s` at which the prediction or its ready bit may change; inf: none."""
+    found = tool.started_s if tool.started_s > now_s else math.inf
+    for rung in range(2, 6):
+        due_s = _due_s(tool, rung, settings)
+        if math.isnan(due_s):
+            continue
+        stale_s = (due_s if settings.stale_from == 0 else tool.started_s) + settings.stale_s
+        for at in (due_s - settings.horizon_s, due_s, due_s + settings.probe_s, stale_s):
+            if at > now_s and at >= tool.started_s and at < found:
+                found = at
+    return found
 
 
 def predict(tool: ToolCall | None, now_s: float, params: Params) -> Prediction:
@@ -58,17 +111,14 @@ def predict(tool: ToolCall | None, now_s: float, params: Params) -> Prediction:
         return Prediction(now_s, "no tool", True)
     if tool.finished_s is not None:
         return Prediction(tool.finished_s, "completed", True)
-    for due_s, rule in evidence(tool, params):
-        void_from_s = (due_s if params.stale_from == "due" else tool.started_s) + params.stale_s
-        if now_s < void_from_s:
-            overdue = now_s > due_s
-            soon = due_s - params.horizon_s <= now_s <= due_s + params.probe_s
-            return Prediction(due_s, rule, soon, probe=soon and overdue)
-    return Prediction(math.inf, "void", False)
+    due_s, rung, ready = forecast(evidence(tool), float(now_s), params.settings)
+    return Prediction(due_s, RULES[rung], bool(ready), probe=bool(ready and now_s > due_s))
 
 
 def session_ready(session: Session, now_s: float, params: Params) -> bool:
-    """Readiness (r): does the session need inference within the horizon?"""
+    """Readiness (r): does the session need inference within the horizon? Never where it is switched off."""
+    if not params.readiness:
+        return False
     return session.phase != "tool" or predict(session.tool, now_s, params).ready
 
 
@@ -77,11 +127,13 @@ def changes(tool: ToolCall, params: Params) -> list[float]:
 
     A change counts from just after its moment, except that a horizon begins at it.
     """
-    moments = {tool.started_s}
-    for due_s, _ in evidence(tool, params):
-        start_s = due_s if params.stale_from == "due" else tool.started_s
-        moments |= {due_s - params.horizon_s, due_s, due_s + params.probe_s, start_s + params.stale_s}
-    return sorted(m for m in moments if tool.started_s <= m < math.inf)
+    known, settings = evidence(tool), params.settings
+    moments: list[float] = []
+    at = next_change(known, math.nextafter(known.started_s, -math.inf), settings)
+    while at < math.inf:
+        moments.append(at)
+        at = next_change(known, at, settings)
+    return moments
 
 
 def timeline(tool: ToolCall, params: Params, until_s: float | None = None) -> list[tuple[float, Prediction]]:
@@ -112,22 +164,82 @@ def timeline(tool: ToolCall, params: Params, until_s: float | None = None) -> li
     return [row for row in rows if row[0] <= end_s]
 
 
-@dataclass(slots=True)
-class _Durations:
-    """Durations of one kind of call: a running sum for the mean, a sorted list for the median."""
+class Book(NamedTuple):
+    """Durations of finished calls by kind, where kind 0 is every call, as compiled code takes them.
 
-    ordered: list[float]
-    total: float = 0.0
+    A call is entered under its own kind and under those that `above` lists, more general ones, -1 for none.
+    """
 
-    def add(self, seconds: float) -> None:
-        insort(self.ordered, seconds)
-        self.total += seconds
+    count: Ints  # int64[kinds]
+    total_s: Floats  # float64[kinds]
+    above: Ints  # int64[kinds, 2]
+    start: Ints  # int64[kinds], where a kind's part of `ordered` begins
+    ordered: Floats  # float64[...], ascending per kind; only the median asks for it
 
-    def estimate(self, statistic: Statistic) -> float:
-        n = len(self.ordered)
-        if statistic == "mean":
-            return self.total / n
-        return (self.ordered[(n - 1) // 2] + self.ordered[n // 2]) / 2.0
+
+@njit
+def learn(book, kind, seconds, ordered):
+    """Enter a call of that kind, in order of length too if `ordered`."""
+    for rung in range(3):
+        k = kind if rung == 0 else book.above[kind, rung - 1]
+        if k < 0:
+            continue
+        if ordered:
+            at = book.start[k] + book.count[k]
+            while at > book.start[k] and book.ordered[at - 1] > seconds:
+                book.ordered[at] = book.ordered[at - 1]
+                at -= 1
+            book.ordered[at] = seconds
+        book.count[k] += 1
+        book.total_s[k] += seconds
+
+
+@njit
+def expected_s(book, kind, median):
+    """Seconds that a call of that kind takes, from the most specific kind seen so far; nan without any."""
+    for rung in range(3):
+        k = kind if rung == 0 else book.above[kind, rung - 1]
+        if k >= 0 and book.count[k]:
+            if not median:
+                return book.total_s[k] / book.count[k]
+            low = book.ordered[book.start[k] + (book.count[k] - 1) // 2]
+            return (low + book.ordered[book.start[k] + book.count[k] // 2]) / 2.0
+    return math.nan
+
+
+class Kinds:
+    """Numbers for kinds of calls: 0 is every call, then each tool and each (tool, command class) as met.
+
+    >>> kinds = Kinds()
+    >>> kinds.number("bash", "test"), kinds.number("bash", None), kinds.above
+    (2, 1, [(-1, -1), (0, -1), (1, 0)])
+    """
+
+    def __init__(self) -> None:
+        self.names: list[tuple[str, str | None]] = [("", None)]
+        self.above: list[tuple[int, int]] = [(-1, -1)]
+        self._numbers: dict[tuple[str, str | None], int] = {}
+
+    def number(self, tool: str, command_class: str | None) -> int:
+        """The number of a kind, a new one if it is new."""
+        if (tool, command_class) not in self._numbers:
+            above = (0, -1) if command_class is None else (self.number(tool, None), 0)
+            self._numbers[tool, command_class] = len(self.names)
+            self.names.append((tool, command_class))
+            self.above.append(above)
+        return self._numbers[tool, command_class]
+
+    def book(self, room: Ints) -> Book:
+        """An empty book with room for so many calls of each kind."""
+        start = np.cumsum(room) - room
+        n = len(self.names)
+        return Book(
+            np.zeros(n, np.int64),
+            np.zeros(n),
+            np.array(self.above, np.int64),
+            start.astype(np.int64),
+            np.zeros(int(room.sum())),
+        )
 
 
 class History:
@@ -141,16 +253,31 @@ class History:
     """
 
     def __init__(self) -> None:
-        self._kinds: dict[tuple[str | None, str | None], _Durations] = {}
+        self._kinds = Kinds()
+        self._book = self._kinds.book(np.zeros(1, np.int64))
+        self._room = 0
 
     def add(self, tool: str, command_class: str | None, seconds: float) -> None:
         """Note one completed call of `seconds`."""
-        for kind in {(tool, command_class), (tool, None), (None, None)}:
-            self._kinds.setdefault(kind, _Durations([])).add(seconds)
+        kind = self._kinds.number(tool, command_class)
+        if len(self._kinds.names) > len(self._book.count) or self._book.count[0] == self._room:
+            self._grow()
+        learn(self._book, kind, float(seconds), True)
 
     def estimate(self, tool: str, command_class: str | None, statistic: Statistic) -> float | None:
         """Seconds such a call takes, from the most specific kind seen so far; None without any."""
-        for kind in ((tool, command_class), (tool, None), (None, None)):
-            if kind in self._kinds:
-                return self._kinds[kind].estimate(statistic)
-        return None
+        kind = self._kinds.number(tool, command_class)
+        if len(self._kinds.names) > len(self._book.count):
+            self._grow()
+        found = expected_s(self._book, kind, statistic == "median")
+        return None if math.isnan(found) else float(found)
+
+    def _grow(self) -> None:
+        """A new book with room for all kinds and twice the calls."""
+        old, self._room = self._book, max(16, 2 * self._room)
+        self._book = self._kinds.book(np.full(len(self._kinds.names), self._room, np.int64))
+        known = len(old.count)
+        self._book.count[:known], self._book.total_s[:known] = old.count, old.total_s
+        for k, count in enumerate(old.count.tolist()):
+            to, since = int(self._book.start[k]), int(old.start[k])
+            self._book.ordered[to : to + count] = old.ordered[since : since + count]

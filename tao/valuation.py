@@ -50,7 +50,7 @@ def credit(note: CacheNote | None, now_s: float, params: Params) -> int:
     if note is None:
         return 0
     # Floats whatever the input's type: another type would compile the kernel once more.
-    return decayed(note.tokens, float(now_s - note.seen_at_s), float(params.half_life_s))
+    return decayed(note.tokens, float(now_s - note.seen_at_s), params.settings.half_life_s)
 
 
 def ageing(session: Session, now_s: float, params: Params) -> int:

@@ -14,11 +14,7 @@ def ready() -> None:
     sessions = (Session("a", 3, cached={"n0": CacheNote(2, 0.0)}), Session("b", 2))
     snapshot = Snapshot(0.0, (Node("n0", 4), Node("n1", 4)), sessions)
     problem = planners.case(snapshot, Params(quantum_tokens=1, reserve_tokens=0))
-    rounded = planners.quantize(problem)
-    packed = planners.pack(problem)
-    assert packed is not None
-    planners.fill_grid(problem, rounded, packed)
-    planners.search_reachable(problem, rounded, room=9)
+    planners.dp(problem)
     planners.bfd(problem)
     compiled = _jit.cache_misses() > 0
     print(f"tao is ready: its kernels {'have been compiled' if compiled else 'were in the disk cache'}")

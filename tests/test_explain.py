@@ -11,7 +11,7 @@ import strategies
 from hypothesis import HealthCheck, assume, given, settings
 
 import tao
-from tao import explain, kernels, planners
+from tao import assign, explain, kernels, planners
 from tao.model import CacheNote, Node, Params, Session, Snapshot, ToolCall, Value
 
 many = settings(max_examples=strategies.EXAMPLES // 3, deadline=None, suppress_health_check=list(HealthCheck))
@@ -21,7 +21,8 @@ def filled(problem, rounded):
     sizes = rounded.free + 1
     strides = np.cumprod(np.append(1, sizes[:-1]))
     table = np.empty((len(rounded.demand) + 1, math.prod(sizes.tolist())), np.int64)
-    kernels.fill_grid(rounded.demand, rounded.prefer, planners.pack(problem), strides, sizes, table)
+    packed = assign.pack(problem.credit, problem.ready, problem.tokens)
+    kernels.fill_grid(rounded.demand, rounded.prefer, packed, strides, sizes, table)
     return table, strides
 
 

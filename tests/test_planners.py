@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import tao
-from tao import planners
+from tao import assign, planners
 from tao.model import CacheNote, InputError, Node, Params, Session, Snapshot, Value
 from tao.planners import PLANNERS
 
@@ -142,6 +142,12 @@ def test_heuristics_equal_their_naive_twins(case):
         assert (plan.exact, plan.problem, plan.planner) == (False, "true", name)
 
 
+def searched(problem, budget):
+    p = problem
+    arrays = (p.demand, p.free, p.credit, p.ready, p.tokens, p.prefer, p.tier)
+    return assign.solve_dp(*arrays, p.params.quantum_tokens, budget, grid_cells=0)
+
+
 @many
 @given(strategies.cases())
 def test_searching_reachable_states_equals_filling_the_grid(case):
@@ -150,13 +156,13 @@ def test_searching_reachable_states_equals_filling_the_grid(case):
     rounded = planners.quantize(problem)
     assume((rounded.prefer >= 0).any())
     n, m = rounded.prefer.shape
-    choice, states = planners.search_reachable(problem, rounded, (m + 1) ** n)
+    choice, states = searched(problem, (m + 1) ** n)
     plan = solve(snapshot, "dp", params)
     assert plan.states == states
     on_grid = [plan.node_of().get(s.id) for s in problem.sessions]
     assert [None if b < 0 else problem.nodes[b].id for b in choice] == on_grid
     if states > 1:
-        assert planners.search_reachable(problem, rounded, states - 1)[1] == -1
+        assert searched(problem, states - 1)[1] == -1
 
 
 @some
@@ -201,7 +207,8 @@ def test_values_too_large_to_pack_are_still_exact():
     params = Params(quantum_tokens=2**36, reserve_tokens=0)
     cached = {"n1": CacheNote(2**39 - 1, 10.0)}
     snapshot = pool(*[2**39 + i for i in range(6)], capacity=(2**40, 2**40), cached=cached)
-    assert planners.pack(planners.case(snapshot, params)) is None
+    problem = planners.case(snapshot, params)
+    assert not len(assign.pack(problem.credit, problem.ready, problem.tokens))
     plan = planners.plan(snapshot, "dp", params)
     assert plan.exact
     assert plan.value == naive.best_value(snapshot, params, sleep, quantized=True)
