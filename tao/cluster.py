@@ -1,38 +1,43 @@
-"""A readable stepper of the whole cluster: closed-loop workers, nodes, tools, and one policy.
+"""A readable stepper of the whole cluster: sessions, nodes, tools, and one policy.
 
-Each worker runs one session at a time: request, tool, request, ... until it ends, then takes the
-next session of the workload. `Cluster.step` advances to the next moment at which something
-happens; everything that happens at one moment is handled in a fixed order, so that a run is a
-function of its arguments and can be repeated up to any point. This is plain Python on purpose: it is
-the oracle of the compiled engine and the place where a policy written in a notebook runs.
+A session alternates between a request and a tool until it ends. Sessions come one by one as workers get
+free, or by themselves. `Cluster.step` advances to the next moment at which something happens;
+everything that happens at one moment is handled in a fixed order, so that a run is a function of its
+arguments and can be repeated up to any point. This is plain Python on purpose: it is the oracle of the
+compiled engine and the place where a policy written in a notebook runs.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from tao import valuation
+from tao import state, valuation
+from tao.assign import OK
 from tao.checks import shown
-from tao.history import DecisionRow, History, TurnRow
-from tao.model import CacheNote, InputError, Params, Snapshot, ToolCall
-from tao.node import Request, SimNode
-from tao.policies import DONE, HOLD, REASONING, TOOL, WAITING, Decision, Policy, View
+from tao.history import PAUSED, TOOL_END_PS, History
+from tao.model import InputError, Params, Plan, Snapshot
+from tao.node import Event, Request, SimNode
+from tao.planners import plan
+from tao.policies import DONE, HOLD, REASONING, TOOL, WAITING, Compiled, Decision, Policy, View
 from tao.profiles import DEFAULT_PROFILE, PROFILES, PS_PER_S, Profile
-from tao.readiness import History as ToolHistory
-from tao.worker import Dropped, revalidate
+from tao.readiness import learn
+from tao.state import Ints
 from tao.workloads import Turn, Workload
 
-TOOL_END, APPLY, PERIOD, WAKE, STEP = range(5)  # kinds of events, in the order a moment handles them
+STEP, TOOL_END, ARRIVAL, APPLY, PERIOD, WAKE = range(6)  # kinds of events, in the order a moment handles them
 LAST_PS = 2**62  # int64 picoseconds end after 53 days
 STUCK_PS = 3 * 3600 * PS_PER_S  # ours: this long without any request or tool running means stuck
 
 
 class Cluster:
     """The state of a run: `step()` until it returns False, or `run(until_s)`; `snapshot()` at any time.
+
+    `arrivals_ps`, ascending, one per session: when they come, whatever the number of workers (None: as
+    workers get free). `tool_servers`: how many tools run at a time (None: any number).
 
     >>> from tao.policies import POLICIES
     >>> from tao.workloads import Task, Workload
@@ -54,28 +59,46 @@ class Cluster:
         params: Params | None = None,
         keep_snapshots: bool = False,
         after_event: Callable[[Cluster], None] | None = None,
+        arrivals_ps: Ints | None = None,
+        tool_servers: int | None = None,
     ) -> None:
         self.workload, self.policy, self.workers = workload, policy, workers
-        self.params = params or Params()
+        self.params = policy.params if isinstance(policy, Compiled) else params or Params()
         self.keep_snapshots, self.after_event = keep_snapshots, after_event
-        self.nodes = [SimNode(profile, capacity_tokens) for _ in range(nodes)]
-        self.view = View.empty([t.id for t in workload.tasks], [n.capacity_tokens for n in self.nodes])
-        self.tool_history = ToolHistory()
+        shared = workload.shared_prefix_tokens
+        self.nodes = [SimNode(profile, capacity_tokens, None, shared) for _ in range(nodes)]
+        self.view = View(
+            workload.ids,
+            [n.capacity_tokens for n in self.nodes],
+            self.params,
+            workload.kinds,
+            workload.calls_of_kind,
+            shared,
+            workload.seed,
+        )
         self.history = History({}, self.view.session_ids, self.view.node_ids, notes=list(workload.notes))
         self.now_ps = 0
+        self.arrivals_ps = arrivals_ps
+        self._lag_ps = int(getattr(policy, "lag_ps", 0))
+        self._idle_servers = len(workload.tasks) if tool_servers is None else tool_servers
+        self._tool_queue: deque[int] = deque()
         self._heap: list[tuple[int, int, int]] = []
         self._next_task = 0
         self._requests: dict[int, Request] = {}  # at the engines
         self._arrived_ps: dict[int, int] = {}
         self._promised: dict[int, int] = {}
-        self._planning: tuple[Decision, int] | None = None
+        self._row_of: dict[int, int] = {}  # the turn whose tool runs
+        self._planning: tuple[Decision, Ints, int] | None = None
         self._changed = False
         self._ticked_ps = -1
         self._wake_ps: int | None = None
         self._busy_ps = 0
-        self._live_tokens = 0
-        for _ in range(min(workers, len(workload.tasks))):
-            self._start_task()
+        self._kept: tuple[Snapshot, Plan] | None = None
+        if arrivals_ps is None:
+            for _ in range(min(workers, len(workload.tasks))):
+                self._start_task()
+        else:
+            self._push(int(arrivals_ps[0]), ARRIVAL)
         if policy.period_s is not None:
             self._push(round(policy.period_s * PS_PER_S), PERIOD)
         self._decide()
@@ -93,22 +116,33 @@ class Cluster:
     def step(self) -> bool:
         """Handle the next moment; False once every session is done. Raises `InputError` if stuck.
 
-        First all events of the moment, then the policy, then every node that is free to go on: requests
-        that come at the same moment are in the same batch, whatever their order.
+        First all steps that end at the moment are applied, then its other events, then the policy decides,
+        then every node that is free goes on: requests that come at the same moment are in the same batch.
         """
         if self.done:
             return False
         if not self._heap:
-            raise InputError(self._stuck())
+            raise InputError(self.view.stuck())
         now_ps = self._heap[0][0]
-        self.history.live_token_ps += self._live_tokens * (now_ps - self.now_ps)
-        self.now_ps = self.view.now_ps = self.history.end_ps = now_ps
-        handlers = (self._tool_end, self._apply, self._period, self._wake, self._node_step)
-        while self._heap and self._heap[0][0] == now_ps:
-            _, kind, index = heapq.heappop(self._heap)
-            handlers[kind](index)
+        self.now_ps = self.view.state.clock[state.NOW_PS] = self.history.end_ps = now_ps
+        finished = []
+        while self._heap and self._heap[0][:2] == (now_ps, STEP):
+            b = heapq.heappop(self._heap)[2]
+            for event in self._observed(b, self.nodes[b].finish):
+                if event.kind == "first token":
+                    self._first_token(event.request.session, b)
+                else:
+                    finished.append((event.request, b))
+        for request, b in finished:
+            self._finish(request, b)
+        handlers = (self._never, self._tool_end, self._arrival, self._apply, self._period, self._wake)
+        while True:
+            while self._heap and self._heap[0][0] == now_ps:
+                _, kind, index = heapq.heappop(self._heap)
+                handlers[kind](index)
+            self._decide()
             if not self._heap or self._heap[0][0] > now_ps:
-                self._decide()
+                break
         self._start_nodes()
         return not self.done
 
@@ -119,7 +153,6 @@ class Cluster:
 
     def snapshot(self) -> Snapshot:
         """The cluster as a planner would see it now."""
-        self._estimate_tools()
         return self.view.freeze()
 
     # --- what happens -------------------------------------------------------------------------
@@ -135,24 +168,34 @@ class Cluster:
     def _start_task(self) -> None:
         i, self._next_task = self._next_task, self._next_task + 1
         self.history.started_ps[i] = self.now_ps
+        state.start(self.view.state, i)
         self._arrive(i)
+
+    def _never(self, b: int) -> None:
+        raise AssertionError(f"a step of node {b} ends at the moment it began")
+
+    def _arrival(self, _: int) -> None:
+        self._start_task()
+        if self._next_task < len(self.workload.tasks):
+            assert self.arrivals_ps is not None
+            self._push(int(self.arrivals_ps[self._next_task]), ARRIVAL)
 
     def _turn(self, i: int) -> Turn:
         return self.workload.tasks[i].turns[int(self.view.turn[i])]
 
     def _arrive(self, i: int) -> None:
         """Session i has its next request: straight to its node, to where the policy says, or to the pool."""
-        view, turn = self.view, self._turn(i)
-        self._grow(i, turn.prompt_tokens)
-        view.phase[i] = WAITING
-        view.waiting_since_ps[i] = self._arrived_ps[i] = self.now_ps
+        view, turn, row = self.view, self._turn(i), self.view.state.session[i]
+        state.resize(view.state, i, turn.prompt_tokens)
+        row[state.PHASE], row[state.PREFIX] = WAITING, turn.prefix_tokens
+        row[state.SINCE_PS] = self._arrived_ps[i] = self.now_ps
         # Where the conversation was rewritten, older cache is no prefix of it any more.
         view.noted_tokens[i] = np.minimum(view.noted_tokens[i], turn.prefix_tokens)
         self._changed = True
         if view.resident[i] >= 0:
             self._submit(i)
             return
-        self._count_streamed()
+        self._show(i)
         b = self.policy.route(view, i)
         if b != HOLD:
             self._place(i, self._checked_node(i, b))
@@ -160,9 +203,10 @@ class Cluster:
     def _place(self, i: int, b: int) -> None:
         """Session i becomes resident on node b; a waiting request goes there at once."""
         view = self.view
-        note = CacheNote(int(view.noted_tokens[i, b]), int(view.noted_at_ps[i, b]) / PS_PER_S)
-        self._promised[i] = valuation.credit(note, self.now_ps / PS_PER_S, self.params)
-        view.resident[i] = b
+        age_s = self.now_ps / PS_PER_S - int(view.noted_at_ps[i, b]) / PS_PER_S
+        noted, half_life_s = int(view.noted_tokens[i, b]), self.params.settings.half_life_s
+        self._promised[i] = valuation.decayed(noted, age_s, half_life_s) if noted else 0
+        state.move(view.state, i, b)
         if view.phase[i] == WAITING:
             self._submit(i)
 
@@ -173,17 +217,28 @@ class Cluster:
         request = Request(i, turn.prompt_tokens, turn.output_tokens, reusable)
         self._requests[i] = request
         view.phase[i] = REASONING
-        self.nodes[b].submit(request, self.now_ps)
+        view.inflight[b] += 1
+        view.state.node[b, state.PREFILLING] += view.state.session[i, state.CHARGE]
+        self._observed(b, lambda now_ps: self.nodes[b].submit(request, now_ps) or [])
 
-    def _node_step(self, b: int) -> None:
-        for event in self.nodes[b].finish(self.now_ps):
-            if event.kind == "finished":
-                self._finish(event.request, b)
+    def _observed(self, b: int, change: Callable[[int], list[Event]]) -> list[Event]:
+        """Let node b change at this moment, and keep what may be seen of it from outside."""
+        row, node = self.view.state.node, self.nodes[b]
+        state.scrape(row, b, self.now_ps, self._lag_ps)
+        events = change(self.now_ps)
+        row[b, state.RUNNING], row[b, state.QUEUED] = len(node.running), len(node.waiting)
+        row[b, state.PINNED] = node.pinned_tokens
+        return events
+
+    def _first_token(self, i: int, b: int) -> None:
+        charge = self.view.state.session[i, state.CHARGE]
+        self.view.state.node[b, state.PREFILLING] -= charge
+        self.view.state.session[i, state.CHARGE] = 0
 
     def _start_nodes(self) -> None:
         for b, node in enumerate(self.nodes):
             if node.ends_ps is None:
-                node.start(self.now_ps)
+                self._observed(b, node.start)
                 if node.ends_ps is not None:
                     self._push(node.ends_ps, STEP, b)
         self.history.steps = sum(node.steps for node in self.nodes)
@@ -193,38 +248,53 @@ class Cluster:
     def _finish(self, request: Request, b: int) -> None:
         view, i = self.view, request.session
         turn, last = self._turn(i), view.turn[i] + 1 == len(self.workload.tasks[i].turns)
-        self._grow(i, turn.context_tokens)
+        row = view.state.session[i]
+        state.resize(view.state, i, turn.context_tokens)
         del self._requests[i]
-        view.streamed_tokens[i] = 0
+        row[state.STREAMED] = 0
         view.noted_tokens[i, b], view.noted_at_ps[i, b] = request.computed, self.now_ps
         view.last_node[i] = b
-        tool_end_ps = self.now_ps if last else self.now_ps + round(turn.tool_s * PS_PER_S)
-        self._record(request, b, tool_end_ps)
+        view.inflight[b] -= 1
+        self._record(request, turn, b)
         self._changed = True
         view.phase[i] = TOOL
         if not last:
-            view.tools[i] = _tool_call(turn, self.now_ps)
-            self._push(tool_end_ps, TOOL_END, i)
+            script = self.workload.script
+            at = script.first[i] + view.turn[i]
+            row[state.TOOL_PS], row[state.TOOL_DUE_PS] = self.now_ps, -1
+            row[state.KIND], view.state.asked_s[i] = script.kind[at], script.asked_s[at]
+            self._call_tool(i)
         self.policy.on_finish(view, i)
         if view.leaving[i] or last:
-            view.leaving[i], view.resident[i] = 0, -1
+            view.leaving[i] = 0
+            state.move(view.state, i, HOLD)
         if last:
-            self._grow(i, 0)
-            view.phase[i] = DONE
+            state.end(view.state, i)
             self.history.finished_ps[i] = self.now_ps
-            if self._next_task < len(self.workload.tasks):
+            if self.arrivals_ps is None and self._next_task < len(self.workload.tasks):
                 self._start_task()
 
+    def _call_tool(self, i: int) -> None:
+        """Run the tool of session i, or queue it where all servers are busy."""
+        if not self._idle_servers:
+            self._tool_queue.append(i)
+            return
+        self._idle_servers -= 1
+        end_ps = self.now_ps + round(self._turn(i).tool_s * PS_PER_S)
+        if getattr(self.policy, "sees_tools", False):
+            self.view.state.session[i, state.TOOL_DUE_PS] = end_ps
+        self._push(end_ps, TOOL_END, i)
+
     def _tool_end(self, i: int) -> None:
-        call = self.view.tools.pop(i)
-        turn = self._turn(i)
-        self.tool_history.add(call.name, call.command_class, turn.tool_s)
+        s = self.view.state
+        self._idle_servers += 1
+        if self._tool_queue:
+            self._call_tool(self._tool_queue.popleft())
+        self.history.turn_rows.set(self._row_of.pop(i), TOOL_END_PS, self.now_ps)
+        lasted_s = (self.now_ps - int(s.session[i, state.TOOL_PS])) / PS_PER_S
+        learn(s.book, s.session[i, state.KIND], lasted_s, self.params.statistic == "median")
         self.view.turn[i] += 1
         self._arrive(i)
-
-    def _grow(self, i: int, tokens: int) -> None:
-        self._live_tokens += tokens - int(self.view.context_tokens[i])
-        self.view.context_tokens[i] = tokens
 
     # --- decisions ----------------------------------------------------------------------------
 
@@ -246,6 +316,7 @@ class Cluster:
     def _wake(self, _: int) -> None:
         if self._wake_ps == self.now_ps:
             self._wake_ps, self._changed = None, True
+            self._watch_for_standstill()
 
     def _period(self, _: int) -> None:
         if self._planning is None:
@@ -255,32 +326,45 @@ class Cluster:
 
     def _tick(self) -> None:
         self._changed, self._ticked_ps = False, self.now_ps
-        self._estimate_tools()
-        self._count_streamed()
+        self._show(*self.view.pool.tolist())
         decision = self.policy.tick(self.view)
         if not isinstance(decision, Decision):
             raise InputError(f"the policy's tick returned {shown(decision)}; it must return a Decision")
-        pool = len(self.view.pool) if decision.snapshot is None else len(decision.snapshot.pool)
+        pool = len(self.view.pool)
+        if self.keep_snapshots and decision.cost_s is not None:
+            self._keep(decision)
         if decision.wake_ps is not None and self.policy.period_s is None:
             self._wake_at(max(decision.wake_ps, self.now_ps + 1))
-        if decision.proposal is None:
+        if decision.cost_s is None:
             self._place_all(decision.placements)
-            decision.pauses = self._pause(decision.pauses)
-            self._record_decision(decision, pool, decision.placements, [])
+            paused = self._pause(decision.pauses)
+            moves = [(i, b, OK) for i, b in decision.placements]
+            self._record_decision(decision, pool, [*moves, *((i, -1, PAUSED) for i in paused)])
         else:  # the plan takes its time; what it relies on may change meanwhile
+            proposed = self._proposed(decision)
             decision.pauses = self._pause(decision.pauses)
-            self._planning = decision, pool
+            self._planning = decision, proposed, len(self.view.pool)
             self._push(self.now_ps + round(decision.cost_s * PS_PER_S), APPLY)
+
+    def _proposed(self, decision: Decision) -> Ints:
+        """The placements as rows of `State.place`, valued; those of one's own policy by their order."""
+        if isinstance(self.policy, Compiled):
+            return self.view.state.place[: len(decision.placements)].copy()
+        rows = [
+            (i, self._checked_node(i, b), -k, 0, 0, self.view.turn[i], self.view.context_tokens[i])
+            for k, (i, b) in enumerate(decision.placements)
+        ]
+        return np.array(rows, np.int64).reshape(-1, 7)
 
     def _apply(self, _: int) -> None:
         assert self._planning is not None
-        (decision, pool), self._planning = self._planning, None
-        assert decision.proposal is not None
-        verdict = revalidate(decision.proposal, self.view.freeze(), self.params)
-        index = {self.view.session_ids[i]: int(i) for i in self.view.live}
-        placements = [(index[p.session], self.view.node_ids.index(p.node)) for p in verdict.applied]
-        self._place_all(placements)
-        self._record_decision(decision, pool, placements, verdict.dropped)
+        (decision, proposed, pool), self._planning = self._planning, None
+        verdicts = state.recheck(self.view.state, proposed).tolist()
+        moves = [(int(r[0]), int(r[1]), verdict) for r, verdict in zip(proposed, verdicts, strict=True)]
+        for i, b, verdict in moves:
+            if verdict == OK:
+                self._place(i, b)
+        self._record_decision(decision, pool, [*moves, *((i, -1, PAUSED) for i in decision.pauses)])
 
     def _place_all(self, placements: Sequence[tuple[int, int]]) -> None:
         pool = set(self.view.pool.tolist())
@@ -304,65 +388,51 @@ class Cluster:
             if view.phase[i] == REASONING:
                 view.leaving[i] = 1
             else:
-                view.resident[i] = -1
+                state.move(view.state, i, HOLD)
                 self._changed = True
         return new
 
-    def _count_streamed(self) -> None:
+    def _show(self, *sessions: int) -> None:
+        """Before a policy decides: what answers have brought so far, and what caches hold of `sessions`."""
+        s = self.view.state
         for i, request in self._requests.items():
-            self.view.streamed_tokens[i] = request.emitted
-
-    def _estimate_tools(self) -> None:
-        """What history expects of each running tool, as of now."""
-        for i, call in self.view.tools.items():
-            expected_s = self.tool_history.estimate(call.name, call.command_class, self.params.statistic)
-            if expected_s != call.expected_s:
-                self.view.tools[i] = replace(call, expected_s=expected_s)
+            s.session[i, state.STREAMED] = request.emitted
+        if getattr(self.policy, "sees_cache", False):
+            for i in sessions:
+                s.pair[i, :, state.CACHED] = [node.cache.held(i) for node in self.nodes]
 
     # --- records and errors -------------------------------------------------------------------
 
-    def _record(self, r: Request, b: int, tool_end_ps: int) -> None:
+    def _record(self, r: Request, turn: Turn, b: int) -> None:
         i = r.session
-        row = TurnRow(
-            session=i,
-            turn=int(self.view.turn[i]),
-            node=b,
-            arrived_ps=self._arrived_ps[i],
-            submitted_ps=r.submitted_ps,
-            scheduled_ps=r.scheduled_ps,
-            first_token_ps=r.first_token_ps,
-            finished_ps=r.finished_ps,
-            tool_end_ps=tool_end_ps,
-            prompt_tokens=r.prompt_tokens,
-            hit_tokens=r.hit_tokens,
-            output_tokens=r.output_tokens,
-            recomputed_tokens=r.recomputed_tokens,
-            preemptions=r.preemptions,
-            promised_tokens=self._promised.pop(i, -1),
+        self._row_of[i] = len(self.history.turn_rows)
+        self.history.turn_rows.append(
+            [
+                *(i, int(self.view.turn[i]), b, self._arrived_ps[i], r.submitted_ps, r.scheduled_ps),
+                *(r.first_token_ps, r.finished_ps, self.now_ps, r.prompt_tokens, turn.prefix_tokens),
+                *(r.hit_tokens, r.output_tokens, r.recomputed_tokens, r.preemptions),
+                self._promised.pop(i, -1),
+            ]
         )
-        self.history.turns.append(row)
 
-    def _record_decision(
-        self, decision: Decision, pool: int, placed: Sequence[tuple[int, int]], dropped: Sequence[Dropped]
-    ) -> None:
-        proposal = decision.proposal
-        if not (placed or decision.pauses or proposal):
+    def _record_decision(self, decision: Decision, pool: int, moves: Sequence[tuple[int, int, int]]) -> None:
+        planned = decision.cost_s is not None
+        if not (moves or planned):
             return
-        ids, nodes = self.view.session_ids, self.view.node_ids
-        plan = proposal.plan if proposal else None
-        self.history.decisions.append(
-            DecisionRow(
-                at_ps=self.now_ps,
-                pool=pool,
-                placed=tuple((ids[i], nodes[b]) for i, b in placed),
-                dropped=tuple((d.placement.session, d.placement.node, d.reason) for d in dropped),
-                paused=tuple(ids[i] for i in decision.pauses),
-                states=plan.states if plan else 0,
-                reason=plan.reason if plan else "",
-                snapshot=decision.snapshot if self.keep_snapshots else None,
-                plan=plan if self.keep_snapshots else None,
-            )
-        )
+        k = len(self.history.decision_rows)
+        row = (self.now_ps, pool, decision.states, decision.fallback, int(planned))
+        self.history.decision_rows.append(row)
+        for i, b, verdict in moves:
+            self.history.move_rows.append((k, i, b, verdict))
+        if self._kept is not None:
+            self.history.kept[k], self._kept = self._kept, None
+
+    def _keep(self, decision: Decision) -> None:
+        """Freeze what a planner decides on, and the same plan as `tao.plan` makes it."""
+        gone = frozenset(i for i in decision.pauses if self.view.phase[i] != REASONING)
+        snapshot = self.view.freeze(gone)
+        planner = "bfd" if decision.fallback else self.params.planner
+        self._kept = snapshot, plan(snapshot, planner, self.params)
 
     def _checked_node(self, i: int, b: int) -> int:
         if not isinstance(b, int | np.integer) or not 0 <= b < len(self.nodes):
@@ -373,21 +443,7 @@ class Cluster:
         return int(b)
 
     def _watch_for_standstill(self) -> None:
-        if any(kind in (TOOL_END, APPLY, STEP) for _, kind, _ in self._heap):
+        if any(kind in (STEP, TOOL_END, ARRIVAL, APPLY) for _, kind, _ in self._heap):
             self._busy_ps = self.now_ps
         elif self.now_ps - self._busy_ps > STUCK_PS:
-            raise InputError(self._stuck())
-
-    def _stuck(self) -> str:
-        pool = self.view.pool
-        name, tokens = self.view.session_ids[int(pool[0])], int(self.view.context_tokens[pool[0]])
-        return (
-            f"the run cannot go on at {self.now_ps / PS_PER_S:.1f} s: nothing runs, {len(pool)} sessions "
-            f"wait, and the policy places none; session {name!r} needs {tokens:,} tokens, the nodes hold "
-            f"{', '.join(f'{n.capacity_tokens:,}' for n in self.nodes)}"
-        )
-
-
-def _tool_call(turn: Turn, now_ps: int) -> ToolCall:
-    command = None if turn.sleep_s is None else f"sleep {turn.sleep_s!r}"
-    return ToolCall(turn.tool, now_ps / PS_PER_S, turn.tool_class or None, command)
+            raise InputError(self.view.stuck())

@@ -74,15 +74,20 @@ class PrefixCache(Protocol):
 
 
 class SessionCache:
-    """A prefix cache that knows only how many tokens of each session it holds (LRU, cut at the tail)."""
+    """A prefix cache that knows only how many tokens of each session it holds (LRU, cut at the tail).
 
-    def __init__(self) -> None:
+    The first `shared_tokens` of every session are the same; they are not counted here, see `SimNode`.
+    """
+
+    def __init__(self, shared_tokens: int = 0) -> None:
         self.tokens = 0
-        self._held: dict[int, int] = {}  # in order of last use
+        self.shared_tokens = shared_tokens
+        self._held: dict[int, int] = {}  # own tokens, in order of last use
 
     def held(self, session: int) -> int:
-        """Idle tokens of a session."""
-        return self._held.get(session, 0)
+        """Idle tokens of a session, the shared ones before them included."""
+        own = self._held.get(session, 0)
+        return own + self.shared_tokens if own else 0
 
     def match(self, request: Request) -> int:
         return min(self.held(request.session), request.reusable)
@@ -92,9 +97,10 @@ class SessionCache:
 
     def put(self, request: Request) -> None:
         self.take(request)
-        if request.computed:
-            self._held[request.session] = request.computed
-            self.tokens += request.computed
+        own = request.computed - self.shared_tokens
+        if own > 0:
+            self._held[request.session] = own
+            self.tokens += own
 
     def evict(self, tokens: int) -> int:
         freed = 0
@@ -116,11 +122,12 @@ class _Batch:
 
     budget: int
     tokens: int = 0
+    room: int = 0  # tokens of KV cache that it fills
     decodes: int = 0
     context: int = 0  # KV tokens that the decodes read
     chunks: list[tuple[int, int]] = field(default_factory=list)  # (new tokens, tokens before them)
 
-    def add(self, r: Request, chunk: int) -> None:
+    def add(self, r: Request, chunk: int, room: int) -> None:
         if r.decoding:
             self.decodes += 1
             self.context += r.computed
@@ -129,17 +136,28 @@ class _Batch:
         r.chunk = chunk
         self.budget -= chunk
         self.tokens += chunk
+        self.room += room
 
 
 class SimNode:
-    """A node that serves requests: `submit`, `cancel`, and `step` at `ends_ps`, over any prefix cache."""
+    """A node that serves requests: `submit`, `cancel`, and `step` at `ends_ps`, over any prefix cache.
+
+    Room for the first `shared_tokens` of every prompt, the same in all, is set aside from the start; the
+    first request that has computed them makes the node warm for the others.
+    """
 
     def __init__(
-        self, profile: Profile, capacity_tokens: int | None = None, cache: PrefixCache | None = None
+        self,
+        profile: Profile,
+        capacity_tokens: int | None = None,
+        cache: PrefixCache | None = None,
+        shared_tokens: int = 0,
     ):
         self.profile = profile
         self.capacity_tokens = capacity_tokens or profile.capacity_tokens
-        self.cache: PrefixCache = SessionCache() if cache is None else cache
+        self.shared_tokens = shared_tokens
+        self.warm = False  # the shared prefix has been computed here
+        self.cache: PrefixCache = SessionCache(shared_tokens) if cache is None else cache
         self.running: list[Request] = []  # in order of admission
         self.waiting: deque[Request] = deque()
         self.pinned_tokens = 0  # KV tokens of the running requests
@@ -149,7 +167,11 @@ class SimNode:
     @property
     def free_tokens(self) -> int:
         """Tokens that neither a running request nor an idle prefix holds."""
-        return self.capacity_tokens - self.pinned_tokens - self.cache.tokens
+        return self.capacity_tokens - self.shared_tokens - self.pinned_tokens - self.cache.tokens
+
+    def _own(self, tokens: int) -> int:
+        """How many of a request's first `tokens` are its own."""
+        return max(tokens - self.shared_tokens, 0)
 
     def submit(self, request: Request, now_ps: int) -> None:
         """Queue a request; raises `InputError` if it can never fit. An idle node then needs a `step`."""
@@ -196,9 +218,10 @@ class SimNode:
         for r in self.running:
             if not r.chunk:
                 continue
+            self.pinned_tokens += self._own(r.computed + r.chunk) - self._own(r.computed)
             r.computed += r.chunk
-            self.pinned_tokens += r.chunk
             r.chunk = 0
+            self.warm = self.warm or r.computed >= self.shared_tokens
             if r.to_compute:  # a prefill that is not through yet
                 continue
             r.emitted += 1
@@ -215,7 +238,7 @@ class SimNode:
 
     def _release(self, r: Request) -> None:
         self.running.remove(r)
-        self.pinned_tokens -= r.computed
+        self.pinned_tokens -= self._own(r.computed)
         self.cache.put(r)
 
     def _schedule(self, now_ps: int, events: list[Event]) -> None:
@@ -225,7 +248,8 @@ class SimNode:
         while i < len(self.running) and batch.budget:
             r = self.running[i]
             chunk = min(r.to_compute, batch.budget)
-            while not self._make_room(batch.tokens + chunk):
+            room = self._own(r.computed + chunk) - self._own(r.computed)
+            while not self._make_room(batch.room + room):
                 victim = self.running[-1]
                 self._preempt(victim)
                 events.append(Event("preempted", victim))
@@ -233,7 +257,7 @@ class SimNode:
                 if victim is r:
                     break
             else:
-                batch.add(r, chunk)
+                batch.add(r, chunk, room)
                 i += 1
         if not preempted:
             self._admit(now_ps, batch)
@@ -245,20 +269,22 @@ class SimNode:
         block = self.profile.block_tokens
         while self.waiting and batch.budget and len(self.running) < self.profile.max_seqs:
             r = self.waiting[0]
-            hit = min(self.cache.match(r), r.to_compute - 1) // block * block
+            known = max(self.cache.match(r), self.shared_tokens if self.warm else 0)
+            hit = min(known, r.to_compute - 1) // block * block
             chunk = min(r.to_compute - hit, batch.budget)
-            if self.pinned_tokens + hit + batch.tokens + chunk > self.capacity_tokens:
+            if self.pinned_tokens + self._own(hit + chunk) + batch.room > self.capacity_tokens - self.shared_tokens:
                 return  # the head of the queue blocks it
             self.cache.take(r)
             r.computed = hit
-            self.pinned_tokens += hit
-            self._make_room(batch.tokens + chunk)
+            self.pinned_tokens += self._own(hit)
+            room = self._own(hit + chunk) - self._own(hit)
+            self._make_room(batch.room + room)
             if r.scheduled_ps < 0:
                 r.scheduled_ps, r.hit_tokens = now_ps, hit
             else:
                 r.recomputed_tokens += max(0, r.lost - hit)
             self.running.append(self.waiting.popleft())
-            batch.add(r, chunk)
+            batch.add(r, chunk, room)
 
     def _make_room(self, tokens: int) -> bool:
         """Evict idle prefixes until `tokens` are free; False if that is not possible."""

@@ -18,6 +18,9 @@ from dataclasses import MISSING, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from tao import checks
 from tao.checks import InputError, shown
 
@@ -139,6 +142,11 @@ class Profile:
     def to_json(self) -> str:
         """The profile as JSON text, for `from_json`."""
         return json.dumps({f.name: getattr(self, f.name) for f in fields(self)}, indent=1)
+
+    @cached_property
+    def experts(self) -> npt.NDArray[np.int64]:
+        """int64: `law.experts` as an array."""
+        return np.array(self.law.experts, np.int64)
 
     @cached_property
     def law(self) -> StepLaw:

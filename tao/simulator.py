@@ -5,17 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from tao import checks
+import numpy as np
+
+from tao import checks, runner
+from tao.checks import shown
 from tao.cluster import Cluster
 from tao.history import History
 from tao.invariants import check
 from tao.model import InputError, Params
-from tao.policies import POLICIES, Policy
-from tao.profiles import DEFAULT_PROFILE, Profile
+from tao.policies import POLICIES, Compiled, Policy
+from tao.profiles import DEFAULT_PROFILE, PS_PER_S, Profile
 from tao.profiles import profile as profile_named
+from tao.state import Ints
 from tao.traces import open_workload
 from tao.workloads import Workload
 
+ARRIVALS = ("closed", "poisson", "trace")
 PolicyLike = str | Policy | Callable[[Params], Policy]
 
 
@@ -30,18 +35,28 @@ def simulate(
     profile: str | Profile = DEFAULT_PROFILE,
     capacity_tokens: int | None = None,
     params: Params | None = None,
+    arrivals: str = "closed",
+    rate_per_s: float | None = None,
+    tool_servers: int | None = None,
     strict: bool = False,
     keep_snapshots: bool = False,
     debug: bool = False,
+    stepper: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> History:
     """Replay `workload` with `workers` at a time on `nodes` nodes under one policy.
 
     `workload` is a name of `WORKLOADS`, a path to a recorded one, or a `Workload`; `policy` a name of
-    `POLICIES`, or an object or class of your own with the interface of `tao.policies`. Sessions larger
-    than a node are left out and counted in `History.notes` (an error if `strict`). `debug` checks the
-    invariants after every event. `progress` is called with the share of sessions done. `tao.measure`
-    gives the metrics of the result. Raises `InputError` on unusable arguments.
+    `POLICIES`, or an object or class of your own with the interface of `tao.policies`. `arrivals`:
+    "closed" (a worker takes the next session when its last one is done), "poisson" (`rate_per_s` sessions
+    a second) or "trace" (as recorded); the last two whatever `workers` says. `tool_servers`: how many tools
+    run at a time (None: all). Sessions larger than a node are left out and counted in `History.notes` (an
+    error if `strict`). `progress` is called with the share of sessions done.
+
+    Built-in policies run in the compiled engine; with `stepper` in the readable one, which gives the
+    same result, as it has to where the policy is your own, with `keep_snapshots` and with `debug`, which
+    checks the invariants after every event. `tao.measure` gives the metrics of the result. Raises
+    `InputError` on unusable arguments.
 
     >>> history = simulate("swe-lite", "sticky", nodes=1, workers=2, tasks=2)
     >>> len(history.finished_ps), history.settings["policy"]
@@ -51,18 +66,22 @@ def simulate(
     for name, given in (("nodes", nodes), ("workers", workers), ("capacity_tokens", capacity_tokens)):
         if given is not None:
             checks.whole(given, name, 1)
-    if params.share_prefix:
-        raise InputError(
-            "share_prefix is True, but the simulator has no prefix shared by sessions; leave it out"
-        )
+    if tool_servers is not None:
+        checks.whole(tool_servers, "tool_servers", 1)
     engine = profile if isinstance(profile, Profile) else profile_named(profile)
     capacity = capacity_tokens or engine.capacity_tokens
     work = workload_of(workload, seed, tasks).fitting(capacity, params.reserve_tokens, strict)
     chosen = make_policy(policy, params)
-    cluster = Cluster(
-        work, chosen, nodes, workers, engine, capacity, params, keep_snapshots, check if debug else None
-    )
-    cluster.history.settings = {
+    come_ps = arrival_times(work, arrivals, rate_per_s)
+    shape = (work, chosen, nodes, workers, engine, capacity)
+    if isinstance(chosen, Compiled) and not (stepper or keep_snapshots or debug):
+        history = runner.run(*shape, come_ps, tool_servers, progress=progress)
+    else:
+        after = check if debug else None
+        cluster = Cluster(*shape, params, keep_snapshots, after, come_ps, tool_servers)
+        _run(cluster, progress)
+        history = cluster.history
+    history.settings = {
         "workload": work.name,
         "policy": policy_name(policy),
         "nodes": nodes,
@@ -70,13 +89,41 @@ def simulate(
         "tasks": len(work.tasks),
         "seed": work.seed,
         "capacity_tokens": capacity,
+        "arrivals": arrivals,
+        "rate_per_s": rate_per_s,
+        "tool_servers": tool_servers,
         "params": params.changed(),
         "profile": engine.name,
         "provenance": engine.provenance,
         "known_error": engine.known_error,
     }
-    _run(cluster, progress)
-    return cluster.history
+    return history
+
+
+def arrival_times(work: Workload, arrivals: str, rate_per_s: float | None) -> Ints | None:
+    """When each session comes, int64[n] in picoseconds, ascending; None where workers fetch them."""
+    if arrivals not in ARRIVALS:
+        raise InputError(f"arrivals is {shown(arrivals)}; it must be one of {', '.join(ARRIVALS)}")
+    if (arrivals == "poisson") != (rate_per_s is not None):
+        raise InputError(
+            f"arrivals is {arrivals!r} and rate_per_s is {rate_per_s}; give a rate with 'poisson', and only then"
+        )
+    if arrivals == "closed":
+        return None
+    if rate_per_s is not None:
+        checks.positive(rate_per_s, "rate_per_s")
+        rng = np.random.default_rng([work.seed, 1])  # sessions draw from [seed, k, ...]
+        at_s = np.cumsum(rng.exponential(1.0 / rate_per_s, len(work.tasks)))
+    else:
+        at_s = np.array([task.arrival_s for task in work.tasks])
+        if not at_s.any():
+            raise InputError(f"arrivals is 'trace', but workload {work.name!r} records none; use 'poisson'")
+        if (np.diff(at_s) < 0).any():
+            raise InputError(
+                f"arrivals is 'trace', but the sessions of workload {work.name!r} are not in order of arrival; "
+                "sort its tasks by arrival_s"
+            )
+    return np.rint(at_s * PS_PER_S).astype(np.int64)
 
 
 def _run(cluster: Cluster, progress: Callable[[float], None] | None) -> None:

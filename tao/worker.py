@@ -10,7 +10,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from tao import planners
+import numpy as np
+
+from tao import assign, planners
 from tao.model import Params, Placement, Plan, Session, Snapshot
 
 DropReason = Literal["session changed", "session gone", "node gone", "would overflow", "superseded"]
@@ -75,14 +77,21 @@ def revalidate(proposal: Proposal, live: Snapshot, params: Params, newest: int |
         return Verdict((), tuple(Dropped(p, "superseded") for p in placements))
     sessions = {s.id: s for s in live.sessions}
     free = live.free_tokens(params)
+    index = {node: b for b, node in enumerate(free)}
+    reasons = [_objection(p, proposal.signature, sessions.get(p.session), live) for p in placements]
+    sizes = [0 if r else live.demand_tokens(sessions[p.session], params) for p, r in zip(placements, reasons, strict=True)]
+    found = assign.verdicts(
+        np.array([assign.CHANGED if reason else assign.OK for reason in reasons], np.int64),
+        np.array(sizes, np.int64),
+        np.array([index.get(p.node, -1) for p in placements], np.int64),
+        np.array(list(free.values()), np.int64),
+    )
     applied, dropped = [], []
-    for p in placements:
-        reason = _objection(p, proposal.signature, sessions.get(p.session), free, live, params)
-        if reason is None:
-            free[p.node] -= live.demand_tokens(sessions[p.session], params)
+    for p, reason, verdict in zip(placements, reasons, found.tolist(), strict=True):
+        if verdict == assign.OK:
             applied.append(p)
         else:
-            dropped.append(Dropped(p, reason))
+            dropped.append(Dropped(p, reason or "would overflow"))
     return Verdict(tuple(applied), tuple(dropped))
 
 
@@ -90,17 +99,14 @@ def _mark(s: Session) -> tuple[int, int, str | None]:
     return s.turn, s.context_tokens, s.resident_on
 
 
-def _objection(
-    p: Placement, then: Signature, s: Session | None, free: dict[str, int], live: Snapshot, params: Params
-) -> DropReason | None:
+def _objection(p: Placement, then: Signature, s: Session | None, live: Snapshot) -> DropReason | None:
+    """Why a placement is void whatever room there is."""
     if s is None:
         return "session gone"
-    if p.node not in free:
+    if p.node not in {node.id for node in live.nodes}:
         return "node gone"
     if then.sessions.get(p.session) != _mark(s) or (s.eligible is not None and p.node not in s.eligible):
         return "session changed"
-    if live.demand_tokens(s, params) > free[p.node]:
-        return "would overflow"
     return None
 
 

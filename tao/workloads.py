@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from math import exp
+from typing import NamedTuple
 
 import numpy as np
 
-from tao import checks
+from tao import checks, readiness
 from tao.checks import InputError
+from tao.profiles import PS_PER_S
+from tao.readiness import Floats, Ints, Kinds
 from tao.workload_params import RECIPES, Clipped, Mixture, Recipe
 
 MAX_TOOL_S = 1_000_000.0  # ours: simulated time is int64 picoseconds, which end after 106 days
@@ -72,11 +75,13 @@ class Task:
 
     id: str
     turns: tuple[Turn, ...]
+    arrival_s: float = 0.0  # when it comes, for runs with `arrivals="trace"`
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "turns", tuple(self.turns))
         checks.name(self.id, "session id")
         what = f"session {self.id!r}"
+        check_seconds(self.arrival_s, f"{what}: arrival_s")
         if not self.turns:
             raise InputError(f"{what} has no turns; give it at least one or leave it out")
         if self.turns[0].prefix_tokens:
@@ -102,14 +107,30 @@ class Task:
         return max(t.context_tokens for t in self.turns)
 
 
-@dataclass(frozen=True, slots=True)
+class Script(NamedTuple):
+    """A workload as arrays, for n sessions and t turns: what the compiled engine plays."""
+
+    first: Ints  # int64[n + 1], a session's first turn
+    prompt: Ints  # int64[t]
+    prefix: Ints
+    output: Ints
+    tool_ps: Ints
+    kind: Ints  # the tool's number in `Kinds`, 0 on a final turn
+    asked_s: Floats  # float64[t], nan where no `sleep` asked for anything
+
+
+@dataclass(frozen=True)
 class Workload:
-    """Sessions to run, and `notes`: sentences on what was drawn, repaired or left out."""
+    """Sessions to run, and `notes`: sentences on what was drawn, repaired or left out.
+
+    The first `shared_prefix_tokens` of every prompt are the same in all sessions.
+    """
 
     name: str
     tasks: tuple[Task, ...]
     seed: int
     notes: tuple[str, ...] = ()
+    shared_prefix_tokens: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tasks", tuple(self.tasks))
@@ -119,6 +140,54 @@ class Workload:
         if not self.tasks:
             raise InputError(f"workload {self.name!r} has no sessions; give it at least one")
         checks.unique([t.id for t in self.tasks], "session")
+        checks.whole(self.shared_prefix_tokens, "workload: shared_prefix_tokens", 0)
+        least = min(turn.prompt_tokens for t in self.tasks for turn in t.turns)
+        if self.shared_prefix_tokens > least:
+            raise InputError(
+                f"workload {self.name!r}: shared_prefix_tokens is {self.shared_prefix_tokens:,} but a prompt has "
+                f"only {least:,}; the prefix is a part of every prompt, lower it"
+            )
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """The ids of its sessions, in order."""
+        return [task.id for task in self.tasks]
+
+    @cached_property
+    def kinds(self) -> Kinds:
+        """The kinds of tools that it calls."""
+        return self._script[1]
+
+    @cached_property
+    def script(self) -> Script:
+        """The same as arrays."""
+        return self._script[0]
+
+    @cached_property
+    def calls_of_kind(self) -> Ints:
+        """int64[kinds]: how many calls of each kind it makes, those of more special kinds included."""
+        counts = np.bincount(self.script.kind[self.script.kind > 0], minlength=len(self.kinds.names))
+        total = counts.copy()
+        for k, above in enumerate(self.kinds.above):
+            for general in above:
+                if general >= 0:
+                    total[general] += counts[k]
+        return total.astype(np.int64)
+
+    @cached_property
+    def _script(self) -> tuple[Script, Kinds]:
+        kinds = Kinds()
+        turns = [turn for task in self.tasks for turn in task.turns]
+        columns = (
+            np.cumsum([0, *(len(task.turns) for task in self.tasks)]),
+            [t.prompt_tokens for t in turns],
+            [t.prefix_tokens for t in turns],
+            [t.output_tokens for t in turns],
+            [round(t.tool_s * PS_PER_S) for t in turns],
+            [kinds.number(t.tool, t.tool_class or None) if t.tool else 0 for t in turns],
+        )
+        asked_s = np.array([_asked_s(t) for t in turns])
+        return Script(*(np.array(c, np.int64) for c in columns), asked_s), kinds
 
     def head(self, n: int) -> Workload:
         """The first `n` sessions; raises `InputError` where there are fewer, none runs twice."""
@@ -157,6 +226,12 @@ class Workload:
         )
         kept = tuple(t for t in self.tasks if t.id not in large)
         return replace(self, tasks=kept, notes=(*self.notes, note))
+
+
+def _asked_s(turn: Turn) -> float:
+    """What a parser finds in the turn's `sleep` command; nan: nothing."""
+    found = None if turn.sleep_s is None else readiness.parsed_sleep(f"sleep {float(turn.sleep_s)!r}")
+    return np.nan if found is None else float(found)
 
 
 def check_seconds(x: object, what: str) -> None:
@@ -210,7 +285,7 @@ def _generate(
     drawn = (
         _task(f"{name}-{k:04d}", recipe, (lo, hi), np.random.default_rng([seed, k])) for k in range(count)
     )
-    return Workload(name, tuple(drawn), seed, tuple(notes))
+    return Workload(name, tuple(drawn), seed, tuple(notes), recipe.shared_prompt_tokens)
 
 
 def _check_settings(seed: int, tasks: int, output_scale: float, lo: float, hi: float) -> None:

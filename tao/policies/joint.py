@@ -1,0 +1,229 @@
+"""TAO's policy, compiled: value every pair of pool session and node, place them jointly, pause on overload."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tao import assign, readiness, valuation
+from tao._jit import njit
+from tao.checks import MAX_TOKENS
+from tao.profiles import PS_PER_S
+from tao.readiness import Evidence
+from tao.state import (
+    CAPACITY,
+    CONTEXT,
+    COST_PS,
+    FALLBACK,
+    KIND,
+    LEAVING,
+    LIVE,
+    NOTED,
+    NOTED_PS,
+    NOW_PS,
+    PAUSED,
+    PHASE,
+    POOL,
+    RANK,
+    REASONING,
+    RESIDENT,
+    RESIDENTS,
+    SHARED,
+    SINCE_PS,
+    STATES,
+    TOOL,
+    TOOL_DUE_PS,
+    TOOL_PS,
+    WAITING,
+    WAKE_PS,
+    demand_tokens,
+    free_tokens,
+    pause,
+    place,
+)
+
+SMALLEST, LEAST_VALUE = range(2)  # as in model.PauseRule
+OVER_BUDGET, EMPTY_NODE = 1, 2  # why bfd placed instead
+
+
+@njit
+def tao_tick(state):
+    """Pause where a node is overfull, then plan if anybody fits anywhere; the plan takes its time."""
+    clock, node, settings = state.clock, state.node, state.settings
+    free = np.empty(len(node), np.int64)
+    residents = np.empty(len(node), np.int64)
+    for b in range(len(node)):
+        free[b], residents[b] = free_tokens(state, b), node[b, RESIDENTS]
+        if free[b] < 0:
+            _pause_overfull(state, b)
+    pool = _candidates(state, free, residents)
+    demand = np.empty(len(pool), np.int64)
+    anybody = False
+    for k in range(len(pool)):
+        demand[k] = demand_tokens(state, pool[k])
+        anybody = anybody or demand[k] <= free.max()
+    if not anybody:
+        return
+    credit, ready, tokens, last, since = values(state, pool)
+    prefer, tier = assign.arrange(credit, last, np.ones(credit.shape, np.bool_), demand, free)
+    for b in range(len(free)):
+        free[b] = max(free[b], 0)
+    choice = _choose(state, demand, free, credit, ready, tokens, prefer, tier, since, residents)
+    for k in range(len(pool)):
+        if choice[k] >= 0:
+            row = state.place[place(state, pool[k], choice[k])]
+            row[2], row[3], row[4] = credit[k, choice[k]], ready[k], tokens[k]
+    cost_s = settings.plan_cost_s + settings.plan_cost_per_state_s * clock[STATES]
+    clock[COST_PS] = int(cost_s * PS_PER_S + 0.5)
+    clock[WAKE_PS] = _wake_ps(state, pool) if settings.readiness else -1
+
+
+@njit
+def _choose(state, demand, free, credit, ready, tokens, prefer, tier, since, residents):
+    """The planner's choice: int64[k] node or -1; bfd where dp has too many states or leaves a node empty."""
+    clock, settings = state.clock, state.settings
+    if settings.planner != assign.DP:
+        return assign.place(settings.planner, demand, free, since, prefer)
+    quantum, budget = settings.quantum_tokens, settings.state_budget
+    choice, clock[STATES] = assign.solve_dp(
+        demand, free, credit, ready, tokens, prefer, tier, quantum, budget, assign.GRID_CELLS
+    )
+    if clock[STATES] < 0:
+        clock[STATES], clock[FALLBACK] = budget + 1, OVER_BUDGET
+        return assign.place(assign.BFD, demand, free, since, prefer)
+    # Rounding must not keep a session for ever from a node that is empty.
+    if residents.min() == 0 and choice.max() < 0:
+        clock[FALLBACK] = EMPTY_NODE
+        return assign.place(assign.BFD, demand, free, since, prefer)
+    return choice
+
+
+@njit
+def _candidates(state, free, residents):
+    """The pool, with whoever is paused at this moment, in order of id; their room is added to `free`."""
+    s, clock = state.session, state.clock
+    ranks = np.empty(clock[POOL] + clock[PAUSED], np.int64)
+    count = clock[POOL]
+    for k in range(count):
+        ranks[k] = s[state.pool[k], RANK]
+    for k in range(clock[PAUSED]):
+        i = state.pause[k]
+        if s[i, PHASE] != REASONING:
+            ranks[count] = s[i, RANK]
+            count += 1
+            free[s[i, RESIDENT]] += demand_tokens(state, i)
+            residents[s[i, RESIDENT]] -= 1
+    pool = np.sort(ranks[:count])
+    for k in range(count):
+        pool[k] = state.by_rank[pool[k]]
+    return pool
+
+
+@njit
+def values(state, pool):
+    """Credit int64[k, m], ready, tokens, last node int64[k] and waiting since float64[k] of sessions."""
+    s, settings = state.session, state.settings
+    now_s = state.clock[NOW_PS] / PS_PER_S
+    k, m = len(pool), len(state.node)
+    credit = np.zeros((k, m), np.int64)
+    ready, tokens, last = np.zeros(k, np.int64), np.empty(k, np.int64), np.full(k, -1)
+    since = np.full(k, np.inf)
+    for a in range(k):
+        i = pool[a]
+        tokens[a] = s[i, CONTEXT]
+        extra = 0
+        if s[i, PHASE] == WAITING:
+            since[a] = s[i, SINCE_PS] / PS_PER_S
+            extra = min(int(settings.ageing_tokens_per_s * (now_s - since[a])), MAX_TOKENS)
+        if settings.readiness:
+            ready[a] = s[i, PHASE] != TOOL or readiness.forecast(evidence(state, i), now_s, settings)[2]
+        newest = np.int64(-1)
+        for b in range(m):
+            noted, at_ps = state.pair[i, b, NOTED], state.pair[i, b, NOTED_PS]
+            credit[a, b] = extra
+            if noted > 0:
+                credit[a, b] += valuation.decayed(noted, now_s - at_ps / PS_PER_S, settings.half_life_s)
+                if at_ps > newest:
+                    newest, last[a] = at_ps, b
+    return credit, ready, tokens, last, since
+
+
+@njit
+def evidence(state, i):
+    """What is known of session i's running tool."""
+    s = state.session
+    due_s = s[i, TOOL_DUE_PS] / PS_PER_S if s[i, TOOL_DUE_PS] >= 0 else math.nan
+    expected_s = readiness.expected_s(state.book, s[i, KIND], state.settings.statistic == 1)
+    return Evidence(s[i, TOOL_PS] / PS_PER_S, due_s, state.asked_s[i], expected_s)
+
+
+@njit
+def _wake_ps(state, pool):
+    """The next moment at which a tool of the pool may change its ready bit, -1: none."""
+    now_s, first_s = state.clock[NOW_PS] / PS_PER_S, math.inf
+    for i in pool:
+        if state.session[i, PHASE] == TOOL:
+            at_s = readiness.next_change(evidence(state, i), now_s, state.settings)
+            first_s = min(first_s, at_s)
+    return -1 if math.isinf(first_s) else int(first_s * PS_PER_S) + 1
+
+
+@njit
+def _pause_overfull(state, b):
+    """Pause residents of an overfull node, or mark them if they are answering, by the pause rule."""
+    s, count = state.session, 0
+    staying = np.empty(state.clock[LIVE], np.int64)
+    over = -state.node[b, CAPACITY]
+    if state.settings.share_prefix:
+        over += state.clock[SHARED]
+    for k in range(state.clock[LIVE]):
+        i = state.live[k]
+        if s[i, RESIDENT] == b and not s[i, LEAVING]:
+            staying[count] = i
+            count += 1
+            over += demand_tokens(state, i)
+    if over <= 0:
+        return
+    staying = np.sort(staying[:count])
+    if state.settings.pause_rule == LEAST_VALUE and _pause_least_value(state, b, staying):
+        return
+    size = np.empty(count, np.int64)
+    for k in range(count):
+        size[k] = s[staying[k], CONTEXT]
+    order = np.argsort(size, kind="mergesort")  # stable: ties stay in order of drawing
+    for acting in (True, False):
+        for k in order:
+            i = staying[k]
+            if over > 0 and (s[i, PHASE] == TOOL) == acting:
+                pause(state, i)
+                over -= demand_tokens(state, i)
+
+
+@njit
+def _pause_least_value(state, b, staying):
+    """Pause those whose value on node b is least in sum: keep the best knapsack. False beyond the budget.
+
+    ThunderAgent's covering problem, turned round (ours).
+    """
+    settings, k = state.settings, len(staying)
+    ranks = np.empty(k, np.int64)
+    for a in range(k):
+        ranks[a] = state.session[staying[a], RANK]
+    ranks = np.sort(ranks)
+    demand = np.empty(k, np.int64)
+    for a in range(k):
+        staying[a] = state.by_rank[ranks[a]]
+        demand[a] = demand_tokens(state, staying[a])
+    credit, ready, tokens, last, _ = values(state, staying)
+    here = credit[:, b : b + 1].copy()
+    room = np.array([state.node[b, CAPACITY]])
+    prefer, tier = assign.arrange(here, last, np.ones((k, 1), np.bool_), demand, room)
+    choice, states = assign.solve_dp(
+        *(demand, room, here, ready, tokens, prefer, tier),
+        *(settings.quantum_tokens, settings.state_budget, assign.GRID_CELLS),
+    )
+    for a in range(k):
+        if states >= 0 and choice[a] < 0:
+            pause(state, staying[a])
+    return states >= 0

@@ -1,0 +1,152 @@
+"""From a workload and a compiled policy to a `History`, through the compiled engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tao import engine, machine, state
+from tao.engine import Engine, Rules
+from tao.history import History, Rows, TurnRow
+from tao.model import InputError
+from tao.policies import Compiled
+from tao.profiles import PS_PER_S, Profile
+from tao.state import Ints
+from tao.view import View
+from tao.workloads import Workload
+
+EVENTS_AT_ONCE = 200_000  # ours: tens of milliseconds between two looks at Ctrl-C and progress
+
+
+def run(
+    workload: Workload,
+    policy: Compiled,
+    nodes: int,
+    workers: int,
+    profile: Profile,
+    capacity_tokens: int,
+    arrivals_ps: Ints | None = None,
+    tool_servers: int | None = None,
+    skipping: bool = True,
+    progress: Callable[[float], None] | None = None,
+) -> History:
+    """Play the whole workload; the arguments are those of `tao.cluster.Cluster`.
+
+    `skipping=False` takes every step of a node as an event of its own, as the stepper does. Raises
+    `InputError` if the run cannot go on.
+    """
+    view, e = prepare(
+        workload, policy, nodes, workers, profile, capacity_tokens, arrivals_ps, tool_servers, skipping
+    )
+    while (stopped := engine.play(e, EVENTS_AT_ONCE)) != engine.FINISHED:
+        if stopped == engine.TABLE_FULL:
+            e = e._replace(decisions=_larger(e.decisions), moves=_larger(e.moves))
+        elif stopped == engine.STUCK:
+            raise InputError(view.stuck())
+        elif stopped == engine.ENDLESS:
+            raise InputError(endless())
+        elif progress is not None:
+            progress(int(e.count[engine.DONE_TASKS]) / len(workload.tasks))
+    return _history(workload, view, e)
+
+
+def prepare(
+    workload: Workload,
+    policy: Compiled,
+    nodes: int,
+    workers: int,
+    profile: Profile,
+    capacity_tokens: int,
+    arrivals_ps: Ints | None,
+    tool_servers: int | None,
+    skipping: bool,
+) -> tuple[View, Engine]:
+    """All arrays of a run, before its first event."""
+    n, script = len(workload.tasks), workload.script
+    shared = workload.shared_prefix_tokens
+    ids, room = workload.ids, workload.calls_of_kind
+    view = View(ids, [capacity_tokens] * nodes, policy.params, workload.kinds, room, shared, workload.seed)
+    at_once = n if arrivals_ps is not None else min(workers, n)
+    request = np.zeros((n, machine.REQUEST_COLUMNS), np.int64)
+    request[:, machine.PROMISED] = -1
+    inner = np.zeros((nodes, machine.INNER_COLUMNS), np.int64)
+    for column in (machine.ENDS_PS, machine.HEAD, machine.TAIL, machine.OLDEST, machine.NEWEST):
+        inner[:, column] = -1
+    s = view.state
+    nodes_of = machine.Machine(
+        s.session,
+        s.node,
+        s.pair,
+        request,
+        np.zeros((nodes, min(at_once, profile.max_seqs)), np.int64),
+        inner,
+        np.zeros((nodes, n, 2), np.int64),
+        machine.law_of(profile, shared, policy.lag_ps, skipping),
+    )
+    rules = Rules(
+        workers,
+        -1 if policy.period_s is None else round(policy.period_s * PS_PER_S),
+        round(policy.gap_s * PS_PER_S),
+        policy.counts_streamed,
+        policy.sees_cache,
+        policy.sees_tools,
+        policy.params.statistic == "median",
+        arrivals_ps is not None,
+    )
+    count = np.zeros(engine.COUNTERS, np.int64)
+    for entry in (engine.TICKED_PS, engine.WAKE_PS, engine.TOOL_HEAD, engine.TOOL_TAIL):
+        count[entry] = -1
+    count[engine.IDLE_SERVERS] = n if tool_servers is None else tool_servers
+    events = nodes + n + 4
+    return view, Engine(
+        s,
+        nodes_of,
+        script,
+        rules,
+        policy.pointers,
+        count,
+        np.zeros(0, np.int64) if arrivals_ps is None else arrivals_ps,
+        np.zeros(events, np.int64),
+        np.zeros(events, np.int64),
+        np.full(events, -1, np.int64),
+        np.zeros(nodes, np.int64),
+        np.zeros((n, 2), np.int64),
+        np.zeros((n, 7), np.int64),
+        np.zeros(n, np.int64),
+        np.zeros((len(script.prompt), len(TurnRow._fields)), np.int64),
+        np.zeros((1024, 5), np.int64),
+        np.zeros((1024 + 8 * n, 4), np.int64),
+    )
+
+
+def endless() -> str:
+    """What to say when simulated time would not fit 64 bits."""
+    return (
+        f"the run would go on beyond {engine.LAST_PS / PS_PER_S:,.0f} simulated seconds; "
+        "shorten its tools or plan costs, or run fewer sessions at a time"
+    )
+
+
+def _larger(table: Ints) -> Ints:
+    return np.concatenate([table, np.zeros_like(table)])
+
+
+def _history(workload: Workload, view: View, e: Engine) -> History:
+    count, request = e.count, e.machine.request
+    decisions, moves = e.decisions[: count[engine.DECISIONS]], e.moves[: count[engine.MOVES]]
+    return History(
+        {},
+        view.session_ids,
+        view.node_ids,
+        Rows(len(TurnRow._fields), e.turns),
+        Rows(5, decisions),
+        Rows(4, moves),
+        {},
+        dict(enumerate(request[:, machine.STARTED_PS].tolist())),
+        dict(enumerate(request[:, machine.FINISHED_PS].tolist())),
+        int(e.machine.inner[:, machine.STEPS_DONE].sum()),
+        int(count[engine.EVENTS]),
+        int(e.state.clock[state.NOW_PS]),
+        list(workload.notes),
+    )
