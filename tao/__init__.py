@@ -5,6 +5,8 @@
 16791
 """
 
+from importlib import import_module
+
 from tao import explain
 from tao.library import load, snapshot_names
 from tao.model import (
@@ -47,13 +49,13 @@ __all__ = [
     "ready",
     "simulate",
     "snapshot_names",
+    "sweep",
 ]
 
 
 def __getattr__(name: str) -> object:
-    """`tao.compare` and `tao.measure` bring pandas in, so they are imported when first asked for."""
-    if name in ("compare", "measure"):
-        from tao import metrics
-
-        return getattr(metrics, name)
+    """These bring pandas in, so they are imported when first asked for."""
+    homes = {"compare": "comparisons", "measure": "metrics", "sweep": "sweeps"}
+    if name in homes:
+        return getattr(import_module(f"tao.{homes[name]}"), name)
     raise AttributeError(f"module 'tao' has no attribute {name!r}")

@@ -8,7 +8,8 @@ from typing import Any
 
 import tao
 from tao import library, planners
-from tao.metrics import DEFAULT_POLICIES, METRICS
+from tao.comparisons import DEFAULT_POLICIES
+from tao.metrics import METRICS
 from tao.model import Params
 from tao.policies import POLICIES
 from tao.profiles import DEFAULT_PROFILE, PROFILES

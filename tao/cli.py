@@ -12,7 +12,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from tao import arguments, bench, codec, explain, library, output, planners
-from tao.metrics import METRICS, Comparison, compare, measure
+from tao.comparisons import Comparison, compare
+from tao.metrics import METRICS, measure
 from tao.model import InputError, Params, Plan, Snapshot
 from tao.simulator import simulate
 from tao.workloads import WORKLOADS

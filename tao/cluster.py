@@ -234,6 +234,7 @@ class Cluster:
         charge = self.view.state.session[i, state.CHARGE]
         self.view.state.node[b, state.PREFILLING] -= charge
         self.view.state.session[i, state.CHARGE] = 0
+        self._changed = self._changed or bool(charge)
 
     def _start_nodes(self) -> None:
         for b, node in enumerate(self.nodes):

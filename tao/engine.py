@@ -7,10 +7,9 @@ interrupted, or because a table is full.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tao import machine as at
 from tao import readiness, state, valuation
@@ -18,8 +17,8 @@ from tao._jit import by_reference, njit
 from tao.assign import OK
 from tao.history import PAUSED as PAUSED_VERDICT
 from tao.machine import Machine
-from tao.policies import Pointers
 from tao.profiles import PS_PER_S
+from tao.readiness import Book, Floats, Ints
 from tao.state import (
     CHARGE,
     HOLD,
@@ -44,9 +43,7 @@ from tao.state import (
     WAITING,
     State,
 )
-from tao.workloads import Script
 
-Ints = npt.NDArray[np.int64]
 
 LAST_PS = 2**62  # as in tao.cluster
 STUCK_PS = 3 * 3600 * PS_PER_S
@@ -83,29 +80,44 @@ ARRIVAL, APPLY, PERIOD, WAKE = range(4)  # events beside steps and tools, in the
 COUNTERS = 24
 
 
-class Rules(NamedTuple):
-    """How a run goes: what the policy asks for, as in `policies.Compiled`, and what starts sessions."""
+class Engine(NamedTuple):
+    """Everything that a run is made of, flat, so that nothing has to be looked up in two steps."""
 
-    workers: int
+    state: State
+    machine: Machine
+    # Arrays of these two.
+    session: Ints
+    node: Ints
+    pair: Ints
+    clock: Ints
+    asks_s: Floats
+    book: Book
+    request: Ints
+    inner: Ints
+    # The workload, as in `workloads.Script`.
+    first: Ints
+    prompt: Ints
+    prefix: Ints
+    output: Ints
+    tool_ps: Ints
+    kind: Ints
+    asked_s: Floats
+    arrivals_ps: Ints  # int64[n], if they are open
+    # The policy, as in `policies.Compiled`.
+    route: Any
+    on_finish: Any
+    tick: Any
     period_ps: int  # -1: after changes
     gap_ps: int
     counts_streamed: bool
     sees_cache: bool
     sees_tools: bool
+    decides: bool  # False: its tick never does anything
     median: bool
+    workers: int
     open_arrivals: bool
-
-
-class Engine(NamedTuple):
-    """Everything that a run is made of."""
-
-    state: State
-    machine: Machine
-    script: Script
-    rules: Rules
-    policy: Pointers
+    # Where the run stands.
     count: Ints  # int64[COUNTERS]
-    arrivals_ps: Ints  # int64[n], if they are open
     heap_ps: Ints  # int64[m + n + 4], times of a binary heap
     heap_id: Ints  # whose: node b's step is b, session i's tool m + i, then ARRIVAL to WAKE
     heap_at: Ints  # where each stands in the heap, -1: nowhere
@@ -168,9 +180,9 @@ def pop(count, heap_ps, heap_id, heap_at):
 def play(engine, event_limit):
     """Go on until all sessions are done, or for `event_limit` events; returns why it stopped."""
     e = by_reference(engine)
-    count, clock, inner = e.count, e.state.clock, e.machine.inner
+    count, clock, inner = e.count, e.clock, e.inner
     heap_ps, heap_id, heap_at = e.heap_ps, e.heap_id, e.heap_at
-    n, m = len(e.state.session), len(e.state.node)
+    n, m = len(e.session), len(e.node)
     if count[EVENTS] == 0:
         _set_off(e, n, m)
     stop_at = count[EVENTS] + event_limit
@@ -219,30 +231,30 @@ def play(engine, event_limit):
 @njit
 def _set_off(e, n, m):
     """The moment 0: the first sessions, the first tick."""
-    count, rules = e.count, e.rules
+    count = e.count
     count[EVENTS] = 1
-    if rules.open_arrivals:
+    if e.open_arrivals:
         push(count, e.heap_ps, e.heap_id, e.heap_at, m + n + ARRIVAL, e.arrivals_ps[0])
     else:
-        for _ in range(min(rules.workers, n)):
+        for _ in range(min(e.workers, n)):
             _start_task(e)
-    if rules.period_ps >= 0:
-        push(count, e.heap_ps, e.heap_id, e.heap_at, m + n + PERIOD, rules.period_ps)
+    if e.period_ps >= 0:
+        push(count, e.heap_ps, e.heap_id, e.heap_at, m + n + PERIOD, e.period_ps)
     _decide(e)
     for k in range(count[TOUCHED]):
         b = e.touched[k]
-        e.machine.inner[b, at.TOUCHED] = 0
-        at.begin(e.machine, b, e.state.clock[NOW_PS])
+        e.inner[b, at.TOUCHED] = 0
+        at.begin(e.machine, b, e.clock[NOW_PS])
         count[BUSY_NODES] += 1
-        push(count, e.heap_ps, e.heap_id, e.heap_at, b, e.machine.inner[b, at.ENDS_PS])
+        push(count, e.heap_ps, e.heap_id, e.heap_at, b, e.inner[b, at.ENDS_PS])
     count[TOUCHED] = 0
 
 
 @njit
 def _touch(e, b):
     """Node b may have to begin a step at the end of this moment."""
-    if not e.machine.inner[b, at.TOUCHED]:
-        e.machine.inner[b, at.TOUCHED] = 1
+    if not e.inner[b, at.TOUCHED]:
+        e.inner[b, at.TOUCHED] = 1
         e.touched[e.count[TOUCHED]] = b
         e.count[TOUCHED] += 1
 
@@ -253,14 +265,18 @@ def _end_step(e, b, finished):
     e.count[EVENTS] += 1
     e.count[BUSY_NODES] -= 1
     _touch(e, b)
-    return at.finish(e.machine, b, e.state.clock[NOW_PS], e.ended, finished)
+    charged = e.node[b, PREFILLING]
+    finished = at.finish(e.machine, b, e.clock[NOW_PS], e.ended, finished)
+    if e.node[b, PREFILLING] != charged:
+        e.count[CHANGED] = 1
+    return finished
 
 
 @njit
 def _start_task(e):
     i = e.count[NEXT_TASK]
     e.count[NEXT_TASK] += 1
-    e.machine.request[i, at.STARTED_PS] = e.state.clock[NOW_PS]
+    e.request[i, at.STARTED_PS] = e.clock[NOW_PS]
     state.start(e.state, i)
     _arrive(e, i)
 
@@ -268,13 +284,13 @@ def _start_task(e):
 @njit
 def _arrive(e, i):
     """Session i has its next request: straight to its node, to where the policy says, or to the pool."""
-    s, pair, now_ps = e.state.session, e.state.pair, e.state.clock[NOW_PS]
-    turn = e.script.first[i] + s[i, TURN]
-    prefix = e.script.prefix[turn]
-    state.resize(e.state, i, e.script.prompt[turn])
+    s, pair, now_ps = e.session, e.pair, e.clock[NOW_PS]
+    turn = e.first[i] + s[i, TURN]
+    prefix = e.prefix[turn]
+    state.resize(e.state, i, e.prompt[turn])
     s[i, PHASE], s[i, PREFIX], s[i, SINCE_PS] = WAITING, prefix, now_ps
-    e.machine.request[i, at.ARRIVED_PS] = now_ps
-    if s[i, TURN] and prefix < e.script.prompt[turn - 1] + e.script.output[turn - 1]:
+    e.request[i, at.ARRIVED_PS] = now_ps
+    if s[i, TURN] and prefix < e.prompt[turn - 1] + e.output[turn - 1]:
         for b in range(pair.shape[1]):
             pair[i, b, NOTED] = min(pair[i, b, NOTED], prefix)
     e.count[CHANGED] = 1
@@ -282,7 +298,7 @@ def _arrive(e, i):
         _submit(e, i)
         return
     _show(e)
-    b = e.policy.route(e.state, i)
+    b = e.route(e.state, i)
     if b != HOLD:
         _place(e, i, b)
 
@@ -290,39 +306,39 @@ def _arrive(e, i):
 @njit
 def _place(e, i, b):
     """Session i becomes resident on node b; a waiting request goes there at once."""
-    pair, now_ps = e.state.pair, e.state.clock[NOW_PS]
+    pair, now_ps = e.pair, e.clock[NOW_PS]
     promised = 0
     if pair[i, b, NOTED]:
         age_s = now_ps / PS_PER_S - pair[i, b, NOTED_PS] / PS_PER_S
         promised = valuation.decayed(pair[i, b, NOTED], age_s, e.state.settings.half_life_s)
-    e.machine.request[i, at.PROMISED] = promised
+    e.request[i, at.PROMISED] = promised
     state.move(e.state, i, b)
-    if e.state.session[i, PHASE] == WAITING:
+    if e.session[i, PHASE] == WAITING:
         _submit(e, i)
 
 
 @njit
 def _submit(e, i):
-    s, node, request = e.state.session, e.state.node, e.machine.request
-    b, turn = s[i, RESIDENT], e.script.first[i] + s[i, TURN]
-    request[i, at.PROMPT], request[i, at.OUTPUT] = e.script.prompt[turn], e.script.output[turn]
-    request[i, at.REUSABLE] = e.state.pair[i, b, NOTED]
+    s, node, request = e.session, e.node, e.request
+    b, turn = s[i, RESIDENT], e.first[i] + s[i, TURN]
+    request[i, at.PROMPT], request[i, at.OUTPUT] = e.prompt[turn], e.output[turn]
+    request[i, at.REUSABLE] = e.pair[i, b, NOTED]
     s[i, PHASE] = REASONING
     node[b, INFLIGHT] += 1
     node[b, PREFILLING] += s[i, CHARGE]
-    if at.submit(e.machine, b, i, e.state.clock[NOW_PS]):
-        push(e.count, e.heap_ps, e.heap_id, e.heap_at, b, e.machine.inner[b, at.ENDS_PS])
-    if e.machine.inner[b, at.ENDS_PS] < 0:
+    if at.submit(e.machine, b, i, e.clock[NOW_PS]):
+        push(e.count, e.heap_ps, e.heap_id, e.heap_at, b, e.inner[b, at.ENDS_PS])
+    if e.inner[b, at.ENDS_PS] < 0:
         _touch(e, b)
 
 
 @njit
 def _finish(e, b, i):
     """An answer is complete: note what is cached, record the turn, call the tool or end the session."""
-    s, pair, node, request = e.state.session, e.state.pair, e.state.node, e.machine.request
-    now_ps, turn = e.state.clock[NOW_PS], e.script.first[i] + s[i, TURN]
-    last = turn + 1 == e.script.first[i + 1]
-    state.resize(e.state, i, e.script.prompt[turn] + e.script.output[turn])
+    s, pair, node, request = e.session, e.pair, e.node, e.request
+    now_ps, turn = e.clock[NOW_PS], e.first[i] + s[i, TURN]
+    last = turn + 1 == e.first[i + 1]
+    state.resize(e.state, i, e.prompt[turn] + e.output[turn])
     s[i, STREAMED] = 0
     pair[i, b, NOTED], pair[i, b, NOTED_PS] = request[i, at.COMPUTED], now_ps
     s[i, LAST_NODE] = b
@@ -332,10 +348,10 @@ def _finish(e, b, i):
     s[i, PHASE] = TOOL
     if not last:
         s[i, TOOL_PS], s[i, TOOL_DUE_PS] = now_ps, -1
-        s[i, KIND], e.state.asked_s[i] = e.script.kind[turn], e.script.asked_s[turn]
+        s[i, KIND], e.asks_s[i] = e.kind[turn], e.asked_s[turn]
         e.count[TOOLS] += 1
         _call_tool(e, i)
-    e.policy.on_finish(e.state, i)
+    e.on_finish(e.state, i)
     if s[i, LEAVING] or last:
         s[i, LEAVING] = 0
         state.move(e.state, i, HOLD)
@@ -343,19 +359,19 @@ def _finish(e, b, i):
         state.end(e.state, i)
         request[i, at.FINISHED_PS] = now_ps
         e.count[DONE_TASKS] += 1
-        if not e.rules.open_arrivals and e.count[NEXT_TASK] < len(s):
+        if not e.open_arrivals and e.count[NEXT_TASK] < len(s):
             _start_task(e)
 
 
 @njit
 def _record_turn(e, i, b, turn):
-    request, row = e.machine.request, e.turns[e.count[TURNS]]
+    request, row = e.request, e.turns[e.count[TURNS]]
     request[i, at.ROW] = e.count[TURNS]
     e.count[TURNS] += 1
-    row[0], row[1], row[2] = i, e.state.session[i, TURN], b
+    row[0], row[1], row[2] = i, e.session[i, TURN], b
     row[3], row[4], row[5] = request[i, at.ARRIVED_PS], request[i, at.SUBMITTED_PS], request[i, at.SCHEDULED_PS]
-    row[6], row[7], row[8] = request[i, at.FIRST_PS], e.state.clock[NOW_PS], e.state.clock[NOW_PS]
-    row[9], row[10], row[11] = request[i, at.PROMPT], e.script.prefix[turn], request[i, at.HIT]
+    row[6], row[7], row[8] = request[i, at.FIRST_PS], e.clock[NOW_PS], e.clock[NOW_PS]
+    row[9], row[10], row[11] = request[i, at.PROMPT], e.prefix[turn], request[i, at.HIT]
     row[12], row[13] = request[i, at.OUTPUT], request[i, at.RECOMPUTED]
     row[14], row[15] = request[i, at.PREEMPTIONS], request[i, at.PROMISED]
     request[i, at.PROMISED] = -1
@@ -364,7 +380,7 @@ def _record_turn(e, i, b, turn):
 @njit
 def _call_tool(e, i):
     """Run the tool of session i, or queue it where all servers are busy."""
-    count, request = e.count, e.machine.request
+    count, request = e.count, e.request
     if count[IDLE_SERVERS] == 0:
         request[i, at.NEXT] = -1
         if count[TOOL_HEAD] < 0:
@@ -374,25 +390,25 @@ def _call_tool(e, i):
         count[TOOL_TAIL] = i
         return
     count[IDLE_SERVERS] -= 1
-    end_ps = e.state.clock[NOW_PS] + e.script.tool_ps[e.script.first[i] + e.state.session[i, TURN]]
-    if e.rules.sees_tools:
-        e.state.session[i, TOOL_DUE_PS] = end_ps
-    push(count, e.heap_ps, e.heap_id, e.heap_at, len(e.state.node) + i, end_ps)
+    end_ps = e.clock[NOW_PS] + e.tool_ps[e.first[i] + e.session[i, TURN]]
+    if e.sees_tools:
+        e.session[i, TOOL_DUE_PS] = end_ps
+    push(count, e.heap_ps, e.heap_id, e.heap_at, len(e.node) + i, end_ps)
 
 
 @njit
 def _tool_end(e, i):
-    s, count, now_ps = e.state.session, e.count, e.state.clock[NOW_PS]
+    s, count, now_ps = e.session, e.count, e.clock[NOW_PS]
     count[EVENTS] += 1
     count[TOOLS] -= 1
     count[IDLE_SERVERS] += 1
     if count[TOOL_HEAD] >= 0:
         first = count[TOOL_HEAD]
-        count[TOOL_HEAD] = e.machine.request[first, at.NEXT]
+        count[TOOL_HEAD] = e.request[first, at.NEXT]
         _call_tool(e, first)
-    e.turns[e.machine.request[i, at.ROW], 8] = now_ps
+    e.turns[e.request[i, at.ROW], 8] = now_ps
     lasted_s = (now_ps - s[i, TOOL_PS]) / PS_PER_S
-    readiness.learn(e.state.book, s[i, KIND], lasted_s, e.rules.median)
+    readiness.learn(e.book, s[i, KIND], lasted_s, e.median)
     s[i, TURN] += 1
     _arrive(e, i)
 
@@ -400,12 +416,12 @@ def _tool_end(e, i):
 @njit
 def _timer(e, what):
     """An arrival, a plan that is ready, a period that is over, or the moment to decide again."""
-    count, now_ps = e.count, e.state.clock[NOW_PS]
-    first = len(e.state.node) + len(e.state.session)
+    count, now_ps = e.count, e.clock[NOW_PS]
+    first = len(e.node) + len(e.session)
     count[EVENTS] += 1
     if what == ARRIVAL:
         _start_task(e)
-        if count[NEXT_TASK] < len(e.state.session):
+        if count[NEXT_TASK] < len(e.session):
             at_ps = e.arrivals_ps[count[NEXT_TASK]]
             push(count, e.heap_ps, e.heap_id, e.heap_at, first + ARRIVAL, at_ps)
     elif what == APPLY:
@@ -413,7 +429,7 @@ def _timer(e, what):
     elif what == PERIOD:
         if not count[PLANNING]:
             _tick(e)
-        push(count, e.heap_ps, e.heap_id, e.heap_at, first + PERIOD, now_ps + e.rules.period_ps)
+        push(count, e.heap_ps, e.heap_id, e.heap_at, first + PERIOD, now_ps + e.period_ps)
         _watch_for_standstill(e)
     else:
         count[WAKE_PS], count[CHANGED] = -1, 1
@@ -422,8 +438,8 @@ def _timer(e, what):
 
 @njit
 def _watch_for_standstill(e):
-    count, now_ps = e.count, e.state.clock[NOW_PS]
-    coming = e.rules.open_arrivals and count[NEXT_TASK] < len(e.state.session)
+    count, now_ps = e.count, e.clock[NOW_PS]
+    coming = e.open_arrivals and count[NEXT_TASK] < len(e.session)
     if count[BUSY_NODES] or count[TOOLS] or count[PLANNING] or coming:
         count[BUSY_PS] = now_ps
     elif now_ps - count[BUSY_PS] > STUCK_PS:
@@ -434,10 +450,10 @@ def _watch_for_standstill(e):
 def _decide(e):
     """After the events of a moment: let an event-driven policy decide, or wake it when it may."""
     count = e.count
-    if e.rules.period_ps >= 0 or not count[CHANGED] or count[PLANNING]:
+    if e.period_ps >= 0 or not e.decides or not count[CHANGED] or count[PLANNING]:
         return
-    due_ps = count[TICKED_PS] + max(e.rules.gap_ps, 1)
-    if count[TICKED_PS] < 0 or due_ps <= e.state.clock[NOW_PS]:
+    due_ps = count[TICKED_PS] + max(e.gap_ps, 1)
+    if count[TICKED_PS] < 0 or due_ps <= e.clock[NOW_PS]:
         _tick(e)
     else:
         _wake_at(e, due_ps)
@@ -447,19 +463,19 @@ def _decide(e):
 def _wake_at(e, at_ps):
     if e.count[WAKE_PS] < 0 or at_ps < e.count[WAKE_PS]:
         e.count[WAKE_PS] = at_ps
-        what = len(e.state.node) + len(e.state.session) + WAKE
+        what = len(e.node) + len(e.session) + WAKE
         push(e.count, e.heap_ps, e.heap_id, e.heap_at, what, at_ps)
 
 
 @njit
 def _tick(e):
-    count, clock, now_ps = e.count, e.state.clock, e.state.clock[NOW_PS]
+    count, clock, now_ps = e.count, e.clock, e.clock[NOW_PS]
     count[CHANGED], count[TICKED_PS] = 0, now_ps
     _show(e)
     state.begin_tick(e.state)
-    e.policy.tick(e.state)
+    e.tick(e.state)
     pool, planned = clock[state.POOL], clock[state.COST_PS] >= 0
-    if clock[state.WAKE_PS] >= 0 and e.rules.period_ps < 0:
+    if clock[state.WAKE_PS] >= 0 and e.period_ps < 0:
         _wake_at(e, max(clock[state.WAKE_PS], now_ps + 1))
     if planned:
         for k in range(clock[state.PLACED]):
@@ -477,7 +493,7 @@ def _tick(e):
     count[PLAN_STATES], count[PLAN_FALLBACK] = clock[state.STATES], clock[state.FALLBACK]
     if planned:  # the plan takes its time; what it relies on may change meanwhile
         count[PLANNING], count[PLAN_POOL] = 1, clock[state.POOL]
-        what = len(e.state.node) + len(e.state.session) + APPLY
+        what = len(e.node) + len(e.session) + APPLY
         push(count, e.heap_ps, e.heap_id, e.heap_at, what, now_ps + clock[state.COST_PS])
     elif clock[state.PLACED] or paused:
         _record_decision(e, 0, e.state.place, np.zeros(clock[state.PLACED], np.int64))
@@ -486,7 +502,7 @@ def _tick(e):
 @njit
 def _pause(e, i):
     """Pause now, or mark a session that is answering; False if it was already."""
-    s = e.state.session
+    s = e.session
     if s[i, RESIDENT] < 0 or s[i, LEAVING]:
         return False
     if s[i, PHASE] == REASONING:
@@ -513,7 +529,7 @@ def _apply(e):
 def _record_decision(e, planned, rows, verdicts):
     count, k = e.count, e.count[DECISIONS]
     row = e.decisions[k]
-    row[0], row[1] = e.state.clock[NOW_PS], count[PLAN_POOL]
+    row[0], row[1] = e.clock[NOW_PS], count[PLAN_POOL]
     row[2], row[3], row[4] = count[PLAN_STATES], count[PLAN_FALLBACK], planned
     count[DECISIONS] += 1
     for j in range(len(verdicts) + count[PLAN_PAUSES]):
@@ -529,20 +545,17 @@ def _record_decision(e, planned, rows, verdicts):
 @njit
 def _show(e):
     """Before a policy decides, as far as it looks: answers in progress, and what caches hold by now."""
-    now_ps, machine = e.state.clock[NOW_PS], e.machine
-    if e.rules.counts_streamed:
+    now_ps, machine = e.clock[NOW_PS], e.machine
+    if e.counts_streamed:
         for b in range(len(machine.node)):
-            steps = 0
-            if machine.node[b, state.BATCH]:
-                steps = state.steps_by(machine.node, b, now_ps)
             for k in range(machine.node[b, state.RUNNING]):
                 i = machine.running[b, k]
-                machine.session[i, STREAMED] = machine.request[i, at.EMITTED] + steps
+                machine.session[i, STREAMED] = at.emitted(machine, b, i, now_ps)
             i = machine.inner[b, at.HEAD]
             while i >= 0:  # preempted ones have emitted as well
                 machine.session[i, STREAMED] = machine.request[i, at.EMITTED]
                 i = machine.request[i, at.NEXT]
-    if e.rules.sees_cache:
+    if e.sees_cache:
         for b in range(len(machine.node)):
             at.evict_pending(machine, b, now_ps)
 

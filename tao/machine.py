@@ -2,7 +2,9 @@
 
 While a batch only decodes, each step is longer than the one before by the same time, since every
 sequence reads one more token. Such steps form a *segment*, played as one event; whoever comes in
-between cuts it at the next boundary. Nothing is approximated: results equal `tao.node` exactly.
+between cuts it at the next boundary. Sequences that decode are not touched at every step either: all
+gain a token per step, so that a node's count of steps says how far each one is and when it is done.
+Nothing is approximated: results equal `tao.node` exactly.
 """
 
 from __future__ import annotations
@@ -34,34 +36,54 @@ from tao.state import (
 
 Ints = npt.NDArray[np.int64]
 
-# Columns of Machine.request, one row per session, as in `tao.node.Request`; the last three are the host's.
+# Columns of Machine.request, one row per session, as in `tao.node.Request`. COMPUTED and EMITTED of a
+# decoding request follow from BORN: it has emitted `steps of its node - BORN` tokens.
 (
     PROMPT,
     OUTPUT,
+    COMPUTED,
+    EMITTED,
+    CHUNK,
+    BORN,
+    AT,  # its place in Machine.running
     REUSABLE,
     SUBMITTED_PS,
     SCHEDULED_PS,
     FIRST_PS,
-    COMPUTED,
-    EMITTED,
     HIT,
     RECOMPUTED,
     PREEMPTIONS,
-    CHUNK,
     LOST,
     NEXT,  # in the node's queue, or in the queue for a tool
-    ARRIVED_PS,
+    ARRIVED_PS,  # from here on the host's
     PROMISED,
     ROW,  # the turn's row in the history
     STARTED_PS,
     FINISHED_PS,
-) = range(19)
-REQUEST_COLUMNS = 19
+) = range(21)
+REQUEST_COLUMNS = 21
 
 # Columns of Machine.inner, one row per node.
-ENDS_PS, IDLE, WARM, HEAD, TAIL, OLDEST, NEWEST, STEPS_DONE, TOUCHED = range(9)
-INNER_COLUMNS = 9
+(
+    ENDS_PS,  # end of the step or segment in flight, -1: none
+    IDLE,  # tokens of idle prefixes
+    WARM,  # 1: the shared prefix has been computed here
+    HEAD,
+    TAIL,
+    OLDEST,
+    NEWEST,
+    STEPS_DONE,
+    TOUCHED,
+    DECODES,  # running requests that decode
+    CONTEXT,  # their KV tokens
+    FILLS,  # running requests that do not yet
+    TAKING,  # decoding requests in the step in flight
+    PARTIAL,  # 1: the token budget has left some of them out
+    NEXT_DUE,  # number of the step that finishes the first of them
+) = range(15)
+INNER_COLUMNS = 15
 
+NEVER = 1 << 62  # in Machine.due
 OLDER, NEWER = range(2)  # Machine.links: neighbors in a node's least-recently-used list
 
 
@@ -92,6 +114,8 @@ class Machine(NamedTuple):
     pair: Ints  # State.pair
     request: Ints  # int64[n, REQUEST_COLUMNS]
     running: Ints  # int64[m, r], in order of admission; the first node[b, RUNNING] count
+    due: Ints  # int64[m, r], for each of them the step that finishes it, NEVER before it decodes
+    fills: Ints  # int64[m, r], those that do not decode yet, in order; the first inner[b, FILLS] count
     inner: Ints  # int64[m, INNER_COLUMNS]
     links: Ints  # int64[m, n, 2]
     law: Law
@@ -185,7 +209,7 @@ def submit(machine, b, i, now_ps):
         scrape(node, b, now_ps, machine.law.lag_ps)
     request[i, SUBMITTED_PS], request[i, NEXT] = now_ps, -1
     request[i, SCHEDULED_PS] = -1
-    for column in range(FIRST_PS, NEXT):
+    for column in (COMPUTED, EMITTED, CHUNK, FIRST_PS, HIT, RECOMPUTED, PREEMPTIONS, LOST):
         request[i, column] = 0
     if inner[b, HEAD] < 0:
         inner[b, HEAD] = i
@@ -207,63 +231,124 @@ def finish(machine, b, now_ps, ended, count):
 
     Returns the new count.
     """
-    node, inner, request, running = machine.node, machine.inner, machine.request, machine.running
+    node, inner = machine.node, machine.inner
     if machine.law.lag_ps:
         scrape(node, b, now_ps, machine.law.lag_ps)
-    steps, batch = node[b, STEPS], node[b, BATCH]
+    steps = node[b, STEPS]
+    gained = inner[b, TAKING] * steps
     inner[b, ENDS_PS] = -1
     inner[b, STEPS_DONE] += steps
+    inner[b, CONTEXT] += gained
+    node[b, PINNED] += gained
     node[b, STEPS] = node[b, BATCH] = 0
-    begin, kept = count, 0
-    if batch:
-        node[b, PINNED] += batch * steps
+    if inner[b, PARTIAL]:
+        _sit_out(machine, b)
+    if inner[b, FILLS]:
+        _advance(machine, b, now_ps)
+    if steps > 1:
         _make_room(machine, b, 0)
+    if inner[b, NEXT_DUE] <= inner[b, STEPS_DONE]:
+        return _take_done(machine, b, ended, count)
+    return count
+
+
+@njit
+def _sit_out(machine, b):
+    """Whoever got no token in this step is a step further from its end."""
+    request = machine.request
+    machine.inner[b, PARTIAL] = 0
+    for k in range(machine.node[b, RUNNING]):
+        i = machine.running[b, k]
+        if machine.due[b, k] != NEVER and not request[i, CHUNK]:
+            request[i, BORN] += 1
+            machine.due[b, k] += 1
+
+
+@njit
+def _advance(machine, b, now_ps):
+    """Apply the chunks of the requests that do not decode yet; who is through decodes from now on."""
+    node, inner, fills, shared = machine.node, machine.inner, machine.fills, machine.law.shared_tokens
+    kept = 0
+    for k in range(inner[b, FILLS]):
+        i = fills[b, k]
+        row = machine.request[i]
+        before = max(row[COMPUTED], shared)
+        row[COMPUTED] += row[CHUNK]
+        row[CHUNK] = 0
+        node[b, PINNED] += max(row[COMPUTED], shared) - before
+        if row[COMPUTED] >= shared:
+            inner[b, WARM] = 1
+        missing = row[PROMPT] + row[EMITTED] - row[COMPUTED]
+        if missing == 0:
+            row[EMITTED] += 1
+            if row[EMITTED] == 1:
+                row[FIRST_PS] = now_ps
+                node[b, PREFILLING] -= machine.session[i, CHARGE]
+                machine.session[i, CHARGE] = 0
+        if missing == 0 or (missing == 1 and row[EMITTED]):
+            _decode(machine, b, i)
+        else:
+            fills[b, kept] = i
+            kept += 1
+    inner[b, FILLS] = kept
+
+
+@njit
+def _decode(machine, b, i):
+    """Session i's request, computed but for its last token, decodes from the next step on."""
+    inner, row = machine.inner, machine.request[i]
+    row[BORN] = inner[b, STEPS_DONE] - row[EMITTED]
+    machine.due[b, row[AT]] = row[BORN] + row[OUTPUT]
+    inner[b, NEXT_DUE] = min(inner[b, NEXT_DUE], row[BORN] + row[OUTPUT])
+    inner[b, DECODES] += 1
+    inner[b, CONTEXT] += row[PROMPT] + row[EMITTED] - 1
+
+
+@njit
+def _settle(machine, b, i):
+    """Session i's request decodes no more: write down how far it came."""
+    inner, row = machine.inner, machine.request[i]
+    row[EMITTED] = inner[b, STEPS_DONE] - row[BORN]
+    row[COMPUTED] = row[PROMPT] + row[EMITTED] - 1
+    inner[b, DECODES] -= 1
+    inner[b, CONTEXT] -= row[COMPUTED]
+
+
+@njit
+def _take_done(machine, b, ended, count):
+    """Take the finished requests out of the batch, in order of admission; returns the new count."""
+    node, inner, running, due = machine.node, machine.inner, machine.running, machine.due
+    begin, kept, first, now = count, 0, NEVER, inner[b, STEPS_DONE]
     for k in range(node[b, RUNNING]):
         i = running[b, k]
-        done = False
-        if batch:
-            request[i, COMPUTED] += steps
-            request[i, EMITTED] += steps
-            done = request[i, EMITTED] == request[i, OUTPUT]
-        elif request[i, CHUNK]:
-            done = _advance(machine, b, i, now_ps)
-        request[i, CHUNK] = 0
-        if done:
+        if due[b, k] == now:
+            _settle(machine, b, i)
             ended[count, 0], ended[count, 1] = b, i
             count += 1
         else:
-            running[b, kept] = i
+            first = min(first, due[b, k])
+            if kept < k:
+                running[b, kept], due[b, kept] = i, due[b, k]
+                machine.request[i, AT] = kept
             kept += 1
-    node[b, RUNNING] = kept
+    node[b, RUNNING], inner[b, NEXT_DUE] = kept, first
     for k in range(begin, count):
         _release(machine, b, ended[k, 1])
     return count
 
 
 @njit
-def _advance(machine, b, i, now_ps):
-    """Apply the chunk of one request; True if that finishes it."""
-    node, request, before = machine.node, machine.request, machine.request[i, COMPUTED]
-    request[i, COMPUTED] += request[i, CHUNK]
-    node[b, PINNED] += _own(machine, request[i, COMPUTED]) - _own(machine, before)
-    if request[i, COMPUTED] >= machine.law.shared_tokens:
-        machine.inner[b, WARM] = 1
-    if request[i, COMPUTED] < request[i, PROMPT] + request[i, EMITTED]:
-        return False
-    request[i, EMITTED] += 1
-    if request[i, EMITTED] == 1:
-        request[i, FIRST_PS] = now_ps
-        node[b, PREFILLING] -= machine.session[i, CHARGE]
-        machine.session[i, CHARGE] = 0
-    return request[i, EMITTED] == request[i, OUTPUT]
-
-
-@njit
-def _preempt(machine, b, i):
-    """Send the request admitted last back to the front of the queue."""
+def _preempt(machine, b):
+    """Send the request admitted last back to the front of the queue: whose it is."""
     node, inner, request = machine.node, machine.inner, machine.request
-    _release(machine, b, i)
     node[b, RUNNING] -= 1
+    k = node[b, RUNNING]
+    i = machine.running[b, k]
+    if machine.due[b, k] == NEVER:
+        inner[b, FILLS] -= 1
+    else:
+        _settle(machine, b, i)
+    _release(machine, b, i)
     request[i, REUSABLE] = request[i, LOST] = request[i, COMPUTED]
     request[i, COMPUTED] = 0
     request[i, PREEMPTIONS] += 1
@@ -272,68 +357,116 @@ def _preempt(machine, b, i):
         inner[b, TAIL] = i
     inner[b, HEAD] = i
     node[b, QUEUED] += 1
+    return i
+
+
+class Batch(NamedTuple):
+    """The step being formed: what is left of the token budget, and what the step-time law asks for."""
+
+    budget: int
+    room: int  # tokens of KV cache that it fills
+    decodes: int
+    context: int
+    new: int
+    attention: int
 
 
 @njit
 def begin(machine, b, now_ps):
     """Form node b's next batch and start its step, or the whole segment; inner[b, ENDS_PS] says until when."""
-    node, request, running, law = machine.node, machine.request, machine.running, machine.law
+    node, inner, law = machine.node, machine.inner, machine.law
     if law.lag_ps:
         scrape(node, b, now_ps, law.lag_ps)
-    budget, room, decodes, context, new, attention = law.max_batched_tokens, 0, 0, 0, 0, 0
-    preempted, k, least = False, 0, 1 << 62
+    preempted = False
+    batch = _everybody(machine, b)
+    if batch.budget < 0 or not _make_room(machine, b, batch.room):
+        batch, preempted = _in_order(machine, b)
+    blocked = False
+    if not preempted and inner[b, HEAD] >= 0:
+        batch, blocked = _admit(machine, b, now_ps, batch)
+    if batch.new == 0 and batch.decodes == 0:
+        return
+    inner[b, TAKING] = batch.decodes
+    node[b, SEGMENT_PS], node[b, STEPS], node[b, STEP_PS] = now_ps, 1, _step_ps(law, batch)
+    node[b, BATCH] = node[b, GROWTH_PS] = 0
+    queue_waits = inner[b, HEAD] < 0 or (blocked and not preempted)
+    if law.skipping and batch.new == 0 and not inner[b, PARTIAL] and queue_waits:
+        left = node[b, CAPACITY] - law.shared_tokens - node[b, PINNED]
+        node[b, STEPS] = min(inner[b, NEXT_DUE] - inner[b, STEPS_DONE], left // batch.decodes)
+        node[b, BATCH], node[b, GROWTH_PS] = batch.decodes, law.per_kv_token * batch.decodes
+    inner[b, ENDS_PS] = boundary_ps(node, b, node[b, STEPS])
+
+
+@njit
+def _everybody(machine, b):
+    """The batch of all running requests with all they need; a budget below 0 says that it is too small."""
+    inner, shared = machine.inner, machine.law.shared_tokens
+    decodes = inner[b, DECODES]
+    room, new, attention = decodes, 0, 0
+    for k in range(inner[b, FILLS]):
+        row = machine.request[machine.fills[b, k]]
+        missing = row[PROMPT] + row[EMITTED] - row[COMPUTED]
+        row[CHUNK] = missing
+        new += missing
+        attention += missing * (2 * row[COMPUTED] + missing)
+        room += max(row[COMPUTED] + missing, shared) - max(row[COMPUTED], shared)
+    budget = machine.law.max_batched_tokens - decodes - new
+    return Batch(budget, room, decodes, inner[b, CONTEXT], new, attention)
+
+
+@njit
+def _in_order(machine, b):
+    """The batch where not everybody fits: in order of admission, preempting from the end. (batch, preempted)"""
+    node, inner, shared = machine.node, machine.inner, machine.law.shared_tokens
+    budget, room, decodes, context, new, attention = machine.law.max_batched_tokens, 0, 0, 0, 0, 0
+    preempted, k = False, 0
+    inner[b, PARTIAL] = 1
+    for a in range(node[b, RUNNING]):
+        machine.request[machine.running[b, a], CHUNK] = 0
     while k < node[b, RUNNING] and budget > 0:
-        i = running[b, k]
-        computed = request[i, COMPUTED]
-        missing = request[i, PROMPT] + request[i, EMITTED] - computed
-        chunk = min(missing, budget)
-        own = _own(machine, computed + chunk) - _own(machine, computed)
+        i = machine.running[b, k]
+        row = machine.request[i]
+        decoding = machine.due[b, k] != NEVER
+        emitted = inner[b, STEPS_DONE] - row[BORN] if decoding else row[EMITTED]
+        computed = row[PROMPT] + emitted - 1 if decoding else row[COMPUTED]
+        chunk = min(row[PROMPT] + emitted - computed, budget)
+        own = max(computed + chunk, shared) - max(computed, shared)
         fits = _make_room(machine, b, room + own)
         while not fits:
-            victim = running[b, node[b, RUNNING] - 1]
-            _preempt(machine, b, victim)
             preempted = True
-            if victim == i:
+            if _preempt(machine, b) == i:
                 break
             fits = _make_room(machine, b, room + own)
         if not fits:
             continue
-        if missing == 1 and request[i, EMITTED]:
+        if decoding:
             decodes += 1
             context += computed
-            least = min(least, request[i, OUTPUT] - request[i, EMITTED])
         else:
             new += chunk
             attention += chunk * (2 * computed + chunk)
-        request[i, CHUNK] = chunk
+        row[CHUNK] = chunk
         budget -= chunk
         room += own
         k += 1
-    blocked = False
-    if not preempted and machine.inner[b, HEAD] >= 0:
-        budget, room, new, attention, blocked = _admit(machine, b, now_ps, budget, room, new, attention)
-    if new == 0 and decodes == 0:
-        return
-    length = _step_ps(law, decodes, context, new, attention)
-    node[b, SEGMENT_PS], node[b, STEP_PS], node[b, STEPS] = now_ps, length, 1
-    node[b, BATCH] = node[b, GROWTH_PS] = 0
-    queue_waits = machine.inner[b, HEAD] < 0 or (blocked and not preempted)
-    if law.skipping and new == 0 and decodes == node[b, RUNNING] and queue_waits:
-        left = node[b, CAPACITY] - law.shared_tokens - node[b, PINNED]
-        node[b, STEPS] = min(least, left // decodes)
-        node[b, BATCH], node[b, GROWTH_PS] = decodes, law.per_kv_token * decodes
-    machine.inner[b, ENDS_PS] = boundary_ps(node, b, node[b, STEPS])
+    inner[b, NEXT_DUE] = NEVER
+    for a in range(node[b, RUNNING]):
+        inner[b, NEXT_DUE] = min(inner[b, NEXT_DUE], machine.due[b, a])
+    return Batch(budget, room, decodes, context, new, attention), preempted
 
 
 @njit
-def _admit(machine, b, now_ps, budget, room, new, attention):
-    """Admit from the queue, head first. The last result: nobody can be until the batch or the queue changes."""
+def _admit(machine, b, now_ps, batch):
+    """Admit from the queue, head first: (batch, can nobody be until the batch or the queue changes?)."""
     node, inner, request, law = machine.node, machine.inner, machine.request, machine.law
     capacity = node[b, CAPACITY] - law.shared_tokens
+    budget, room, decodes, context, new, attention = batch
+    blocked = False
     while inner[b, HEAD] >= 0 and budget > 0 and node[b, RUNNING] < law.max_seqs:
         i = inner[b, HEAD]
-        missing = request[i, PROMPT] + request[i, EMITTED]
-        known = min(machine.pair[i, b, CACHED], request[i, REUSABLE])
+        row = request[i]
+        missing = row[PROMPT] + row[EMITTED]
+        known = min(machine.pair[i, b, CACHED], row[REUSABLE])
         known = max(known, law.shared_tokens if inner[b, WARM] else 0)
         hit = min(known, missing - 1) // law.block_tokens * law.block_tokens
         chunk = min(missing - hit, budget)
@@ -341,34 +474,61 @@ def _admit(machine, b, now_ps, budget, room, new, attention):
             # Each further step pins a token per sequence more, and evicts as many at most, so that the
             # hit can shrink by that and a block. If that cannot help, nothing does until then.
             least = _own(machine, min(missing, hit + budget - law.block_tokens))
-            return budget, room, new, attention, node[b, PINNED] + room + least > capacity
+            blocked = node[b, PINNED] + room + least > capacity
+            return Batch(budget, room, decodes, context, new, attention), blocked
         if machine.pair[i, b, CACHED]:
             _unlink(machine, b, i)
-        request[i, COMPUTED] = hit
-        node[b, PINNED] += _own(machine, hit)
+        inner[b, HEAD] = row[NEXT]
+        node[b, QUEUED] -= 1
+        _join(machine, b, i, hit, now_ps)
         own = _own(machine, hit + chunk) - _own(machine, hit)
         _make_room(machine, b, room + own)
-        if request[i, SCHEDULED_PS] < 0:
-            request[i, SCHEDULED_PS], request[i, HIT] = now_ps, hit
+        row[CHUNK] = chunk
+        if row[EMITTED] and missing - hit == 1:
+            inner[b, FILLS] -= 1
+            _decode(machine, b, i)
+            decodes += 1
+            context += hit
         else:
-            request[i, RECOMPUTED] += max(0, request[i, LOST] - hit)
-        machine.running[b, node[b, RUNNING]] = i
-        node[b, RUNNING] += 1
-        inner[b, HEAD] = request[i, NEXT]
-        node[b, QUEUED] -= 1
-        request[i, CHUNK] = chunk
-        new += chunk
-        attention += chunk * (2 * hit + chunk)
+            new += chunk
+            attention += chunk * (2 * hit + chunk)
         budget -= chunk
         room += own
-    return budget, room, new, attention, budget > 0
+    return Batch(budget, room, decodes, context, new, attention), budget > 0
 
 
 @njit
-def _step_ps(law, decodes, context, new, attention):
+def _join(machine, b, i, hit, now_ps):
+    """Session i's request joins the batch with so many tokens found in the cache."""
+    node, inner, row = machine.node, machine.inner, machine.request[i]
+    row[COMPUTED] = hit
+    node[b, PINNED] += _own(machine, hit)
+    if row[SCHEDULED_PS] < 0:
+        row[SCHEDULED_PS], row[HIT] = now_ps, hit
+    else:
+        row[RECOMPUTED] += max(0, row[LOST] - hit)
+    k = node[b, RUNNING]
+    machine.running[b, k], machine.due[b, k], row[AT] = i, NEVER, k
+    machine.fills[b, inner[b, FILLS]] = i
+    node[b, RUNNING] += 1
+    inner[b, FILLS] += 1
+
+
+@njit
+def emitted(machine, b, i, now_ps):
+    """Tokens of its answer that session i's request on node b has brought by now."""
+    row = machine.request[i]
+    if row[AT] < machine.node[b, RUNNING] and machine.running[b, row[AT]] == i:
+        if machine.due[b, row[AT]] != NEVER:
+            return machine.inner[b, STEPS_DONE] + steps_by(machine.node, b, now_ps) - row[BORN]
+    return row[EMITTED]
+
+
+@njit
+def _step_ps(law, batch):
     """Duration of a step (see `profiles.StepLaw.step_ps`)."""
-    work = law.base + law.experts[decodes + new]
-    if new:
-        work = max(work, law.prefill + law.per_prefill_token * new)
-    work += law.host + law.attention * attention // 2
-    return work + law.per_sequence * decodes + law.per_kv_token * context
+    work = law.base + law.experts[batch.decodes + batch.new]
+    if batch.new:
+        work = max(work, law.prefill + law.per_prefill_token * batch.new)
+    work += law.host + law.attention * batch.attention // 2
+    return work + law.per_sequence * batch.decodes + law.per_kv_token * batch.context

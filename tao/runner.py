@@ -7,10 +7,11 @@ from collections.abc import Callable
 import numpy as np
 
 from tao import engine, machine, state
-from tao.engine import Engine, Rules
+from tao.engine import Engine
 from tao.history import History, Rows, TurnRow
 from tao.model import InputError
 from tao.policies import Compiled
+from tao.policies.base import idle
 from tao.profiles import PS_PER_S, Profile
 from tao.state import Ints
 from tao.view import View
@@ -73,26 +74,17 @@ def prepare(
     inner = np.zeros((nodes, machine.INNER_COLUMNS), np.int64)
     for column in (machine.ENDS_PS, machine.HEAD, machine.TAIL, machine.OLDEST, machine.NEWEST):
         inner[:, column] = -1
+    inner[:, machine.NEXT_DUE] = machine.NEVER
     s = view.state
     nodes_of = machine.Machine(
         s.session,
         s.node,
         s.pair,
         request,
-        np.zeros((nodes, min(at_once, profile.max_seqs)), np.int64),
+        *(np.zeros((nodes, min(at_once, profile.max_seqs)), np.int64) for _ in range(3)),
         inner,
         np.zeros((nodes, n, 2), np.int64),
         machine.law_of(profile, shared, policy.lag_ps, skipping),
-    )
-    rules = Rules(
-        workers,
-        -1 if policy.period_s is None else round(policy.period_s * PS_PER_S),
-        round(policy.gap_s * PS_PER_S),
-        policy.counts_streamed,
-        policy.sees_cache,
-        policy.sees_tools,
-        policy.params.statistic == "median",
-        arrivals_ps is not None,
     )
     count = np.zeros(engine.COUNTERS, np.int64)
     for entry in (engine.TICKED_PS, engine.WAKE_PS, engine.TOOL_HEAD, engine.TOOL_TAIL):
@@ -102,11 +94,18 @@ def prepare(
     return view, Engine(
         s,
         nodes_of,
-        script,
-        rules,
-        policy.pointers,
-        count,
+        *(s.session, s.node, s.pair, s.clock, s.asked_s, s.book, request, inner),
+        *script,
         np.zeros(0, np.int64) if arrivals_ps is None else arrivals_ps,
+        *policy.pointers,
+        -1 if policy.period_s is None else round(policy.period_s * PS_PER_S),
+        round(policy.gap_s * PS_PER_S),
+        *(policy.counts_streamed, policy.sees_cache, policy.sees_tools),
+        policy.tick_kernel is not idle,
+        policy.params.statistic == "median",
+        workers,
+        arrivals_ps is not None,
+        count,
         np.zeros(events, np.int64),
         np.zeros(events, np.int64),
         np.full(events, -1, np.int64),

@@ -59,7 +59,7 @@ class View:
         node = np.zeros((m, state.NODE_COLUMNS), np.int64)
         node[:, state.CAPACITY] = capacity_tokens
         clock = np.zeros(state.CLOCK_ENTRIES, np.int64)
-        clock[state.SHARED], clock[state.RANDOM] = shared_prefix_tokens, seed
+        clock[state.SHARED], clock[state.RANDOM] = shared_prefix_tokens, seed & 0x7FFFFFFF
         self.state = State(
             session=session,
             node=node,

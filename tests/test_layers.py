@@ -27,12 +27,16 @@ LEVELS = {  # the name of a subpackage stands for all modules in it
     "invariants": 8,
     "simulator": 9,
     "metrics": 9,
-    "charts": 10,
-    "panels": 11,
-    "tao": 12,  # the public names, in tao/__init__.py
-    "output": 12,
-    "arguments": 13,
-    "cli": 14,
+    "jobs": 10,
+    "executors": 11,
+    "sweeps": 12,
+    "comparisons": 13,
+    "charts": 14,
+    "panels": 15,
+    "tao": 16,  # the public names, in tao/__init__.py
+    "output": 16,
+    "arguments": 17,
+    "cli": 18,
 }
 NEVER = 99
 FROM_LEVEL = {  # at the top of a module; a function may import what it alone needs

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tao
-from tao.metrics import compare, interval
+from tao.comparisons import compare, interval
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
