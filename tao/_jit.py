@@ -119,7 +119,7 @@ def _is_tuple(kind: Any) -> bool:
 
 
 def _copied(kind: Any) -> str:
-    """How `by_reference` copies a field. Arrays lose their owner, so that nobody counts references to them."""
+    """How `by_reference` copies a field; arrays lose their owner, so that nobody counts references."""
     if _is_tuple(kind):
         return "by_reference({0})"
     return "borrowed({0})" if isinstance(kind, types.Array) else "{0}"

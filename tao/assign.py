@@ -108,6 +108,36 @@ def pack(credit, ready, tokens):
 
 
 @njit
+def _surely_more(size, room, fitting, budget):
+    """True if a count that is quick to take already exceeds the budget of states.
+
+    Deal the sessions out, each to one node it fits on: every combination of the sums that subsets can
+    take up on each node is a state of its own, and there are many more.
+    """
+    n, m = fitting.shape
+    product, next_turn = 1, 0
+    sums = np.zeros((m, room.max() + 1), np.bool_)
+    counts = np.ones(m, np.int64)
+    for b in range(m):
+        sums[b, 0] = True
+    for i in range(n):
+        if fitting[i, 0] < 0 or size[i] == 0:
+            continue
+        k = next_turn % m
+        b = fitting[i, k] if fitting[i, k] >= 0 else fitting[i, 0]
+        next_turn += 1
+        product //= counts[b]
+        for s in range(room[b], size[i] - 1, -1):
+            if sums[b, s - size[i]] and not sums[b, s]:
+                sums[b, s] = True
+                counts[b] += 1
+        product *= counts[b]
+        if product > budget:
+            return True
+    return False
+
+
+@njit
 def solve_dp(demand, free, credit, ready, tokens, prefer, tier, quantum, budget, grid_cells):
     """The paper's DP: (int64[n] node or -1, number of states); states = -1 beyond the budget."""
     n, m = prefer.shape
@@ -121,6 +151,8 @@ def solve_dp(demand, free, credit, ready, tokens, prefer, tier, quantum, budget,
             ways *= m + 1
     if candidates == 0:
         return np.full(n, -1, np.int64), 1
+    if min(ways, cells) > budget and _surely_more(size, room, fitting, budget):
+        return np.full(n, -1, np.int64), -1
     packed = pack(credit, ready, tokens)
     if packed.shape[0] == 0 or (n + 1) * cells > grid_cells:
         low = np.empty((n, m), np.int64)
@@ -145,13 +177,13 @@ def solve_dp(demand, free, credit, ready, tokens, prefer, tier, quantum, budget,
 
 @njit
 def place(planner, demand, free, since, prefer):
-    """A heuristic's placement on true sizes: int64[n] node or -1; since float64[n] is for FIFO."""
-    if planner == FIFO:
-        order = np.argsort(since, kind="mergesort")
-    elif planner == SHORT_FIRST:
-        order = np.argsort(demand, kind="mergesort")
-    else:
-        order = np.argsort(-demand, kind="mergesort")  # stable: ties stay in order of id
+    """A heuristic's placement on true sizes: int64[n] node or -1; since int64[n] orders FIFO."""
+    n = len(demand)
+    order, keys = np.arange(n), np.empty(n, np.int64)
+    for i in range(n):
+        by_size = demand[i] if planner == SHORT_FIRST else -demand[i]
+        keys[i] = since[i] if planner == FIFO else by_size
+    kernels.sort_by(keys, order)  # ties stay in order of id
     return kernels.place_in_order(order, demand, free, prefer, planner == BFD)
 
 
@@ -171,4 +203,3 @@ def verdicts(objection, demand, node, free):
         else:
             free[node[k]] -= demand[k]
     return found
-

@@ -22,7 +22,7 @@ from tao.history import PAUSED, TOOL_END_PS, History
 from tao.model import InputError, Params, Plan, Snapshot
 from tao.node import Event, Request, SimNode
 from tao.planners import plan
-from tao.policies import DONE, HOLD, REASONING, TOOL, WAITING, Compiled, Decision, Policy, View
+from tao.policies import HOLD, REASONING, TOOL, WAITING, Compiled, Decision, Policy, View
 from tao.profiles import DEFAULT_PROFILE, PROFILES, PS_PER_S, Profile
 from tao.readiness import learn
 from tao.state import Ints

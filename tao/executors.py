@@ -29,11 +29,7 @@ def run_all(
 
     See `tao.sweep` for `executor` and `progress`. The first `InputError` ends it all.
     """
-    groups: dict[object, list[int]] = {}  # runs of the same sessions, next to each other
-    for k, job in enumerate(jobs):
-        groups.setdefault((job.draw, job.fit), []).append(k)
-    chunks = [group[k : k + CHUNK] for group in groups.values() for k in range(0, len(group), CHUNK)]
-    done: dict[int, Outcome] = {}
+    chunks, done = _chunks(jobs), dict[int, Outcome]()
 
     def report(within: float = 0.0) -> None:
         if progress is not None:
@@ -52,6 +48,15 @@ def run_all(
             "processes, or None"
         )
     return [done[k] for k in range(len(jobs))]
+
+
+def _chunks(jobs: Sequence[Job]) -> list[list[int]]:
+    """All runs in groups that one worker takes; runs of the same sessions are next to each other."""
+    draws: dict[object, dict[object, list[int]]] = {}
+    for k, job in enumerate(jobs):
+        draws.setdefault(job.draw, {}).setdefault(job.fit, []).append(k)
+    alike = [[k for fit in fits.values() for k in fit] for fits in draws.values()]
+    return [group[k : k + CHUNK] for group in alike for k in range(0, len(group), CHUNK)]
 
 
 def _one_by_one(jobs: Sequence[Job], chunks: Chunks, done: dict[int, Outcome], report: Report) -> None:

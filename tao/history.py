@@ -137,9 +137,7 @@ class History:
         moves: list[list[list[int]]] = [[] for _ in range(len(self.decision_rows))]
         for move in self.move_rows.array.tolist():
             moves[move[DECISION]].append(move)
-        return [
-            self._decision(k, row, moves[k]) for k, row in enumerate(self.decision_rows.array.tolist())
-        ]
+        return [self._decision(k, row, moves[k]) for k, row in enumerate(self.decision_rows.array.tolist())]
 
     def _decision(self, k: int, row: Sequence[int], moves: Iterable[Sequence[int]]) -> DecisionRow:
         placed, dropped, paused = [], [], []

@@ -281,3 +281,19 @@ def place_in_order(order, demand, free, prefer, tightest):
         if choice[i] >= 0:
             left[choice[i]] -= demand[i]
     return choice
+
+
+@njit
+def sort_by(keys, items):
+    """Sort items by key, then by item, both int64[n], in place (Shell's method)."""
+    n, gap = len(items), 1
+    while gap < n:
+        gap = 3 * gap + 1
+    while gap > 0:
+        for a in range(gap, n):
+            key, item, b = keys[a], items[a], a
+            while b >= gap and (keys[b - gap], items[b - gap]) > (key, item):
+                keys[b], items[b] = keys[b - gap], items[b - gap]
+                b -= gap
+            keys[b], items[b] = key, item
+        gap //= 3

@@ -29,8 +29,8 @@ METRICS = {
     "total_completion_s": "seconds until the last session is done",
     "prefix_hit_rate": "share of prompt tokens found in the engine's cache (recomputation after preemption "
     "does not count as a prompt)",
-    "prefix_hit_rate_with_recompute": "share of prompt tokens and tokens computed again after preemption that "
-    "did not have to be computed; what a preempted request finds of its own is no hit",
+    "prefix_hit_rate_with_recompute": "share of prompt tokens and tokens computed again after preemption "
+    "that did not have to be computed; what a preempted request finds of its own is no hit",
     "credit_realized": "share of the cache credit promised at placements that the engine then found in its "
     "cache (null: nothing was promised)",
     "pauses": "sessions sent back to the waiting pool, per run",

@@ -272,7 +272,10 @@ class SimNode:
             known = max(self.cache.match(r), self.shared_tokens if self.warm else 0)
             hit = min(known, r.to_compute - 1) // block * block
             chunk = min(r.to_compute - hit, batch.budget)
-            if self.pinned_tokens + self._own(hit + chunk) + batch.room > self.capacity_tokens - self.shared_tokens:
+            if (
+                self.pinned_tokens + self._own(hit + chunk) + batch.room
+                > self.capacity_tokens - self.shared_tokens
+            ):
                 return  # the head of the queue blocks it
             self.cache.take(r)
             r.computed = hit

@@ -207,7 +207,8 @@ def fifo(problem: Case) -> Solution:
 def _in_order(problem: Case, name: Planner) -> Solution:
     since = [np.inf if s.waiting_since_s is None else s.waiting_since_s for s in problem.sessions]
     code = get_args(Planner).index(name)
-    choice = assign.place(code, problem.demand, problem.free, np.array(since, np.float64), problem.prefer)
+    rank = np.unique(np.array(since, np.float64), return_inverse=True)[1]
+    choice = assign.place(code, problem.demand, problem.free, rank, problem.prefer)
     return Solution(choice, name, False, "true")
 
 

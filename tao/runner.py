@@ -6,14 +6,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tao import engine, machine, state
-from tao.engine import Engine
+from tao import engine, state
+from tao.engine import Engine, Machine, layout
+from tao.engine.layout import Law
 from tao.history import History, Rows, TurnRow
 from tao.model import InputError
 from tao.policies import Compiled
 from tao.policies.base import idle
 from tao.profiles import PS_PER_S, Profile
-from tao.state import Ints
+from tao.state import Ints, State
 from tao.view import View
 from tao.workloads import Workload
 
@@ -48,7 +49,7 @@ def run(
         elif stopped == engine.ENDLESS:
             raise InputError(endless())
         elif progress is not None:
-            progress(int(e.count[engine.DONE_TASKS]) / len(workload.tasks))
+            progress(int(e.count[layout.DONE_TASKS]) / len(workload.tasks))
     return _history(workload, view, e)
 
 
@@ -64,37 +65,21 @@ def prepare(
     skipping: bool,
 ) -> tuple[View, Engine]:
     """All arrays of a run, before its first event."""
-    n, script = len(workload.tasks), workload.script
-    shared = workload.shared_prefix_tokens
+    n, script, shared = len(workload.tasks), workload.script, workload.shared_prefix_tokens
     ids, room = workload.ids, workload.calls_of_kind
     view = View(ids, [capacity_tokens] * nodes, policy.params, workload.kinds, room, shared, workload.seed)
-    at_once = n if arrivals_ps is not None else min(workers, n)
-    request = np.zeros((n, machine.REQUEST_COLUMNS), np.int64)
-    request[:, machine.PROMISED] = -1
-    inner = np.zeros((nodes, machine.INNER_COLUMNS), np.int64)
-    for column in (machine.ENDS_PS, machine.HEAD, machine.TAIL, machine.OLDEST, machine.NEWEST):
-        inner[:, column] = -1
-    inner[:, machine.NEXT_DUE] = machine.NEVER
     s = view.state
-    nodes_of = machine.Machine(
-        s.session,
-        s.node,
-        s.pair,
-        request,
-        *(np.zeros((nodes, min(at_once, profile.max_seqs)), np.int64) for _ in range(3)),
-        inner,
-        np.zeros((nodes, n, 2), np.int64),
-        machine.law_of(profile, shared, policy.lag_ps, skipping),
-    )
-    count = np.zeros(engine.COUNTERS, np.int64)
-    for entry in (engine.TICKED_PS, engine.WAKE_PS, engine.TOOL_HEAD, engine.TOOL_TAIL):
+    at_once = min(n if arrivals_ps is not None else min(workers, n), profile.max_seqs)
+    machine = _machine(s, at_once, engine.law_of(profile, shared, policy.lag_ps, skipping))
+    count = np.zeros(layout.COUNTERS, np.int64)
+    for entry in (layout.TICKED_PS, layout.WAKE_PS, layout.TOOL_HEAD, layout.TOOL_TAIL):
         count[entry] = -1
-    count[engine.IDLE_SERVERS] = n if tool_servers is None else tool_servers
+    count[layout.IDLE_SERVERS] = n if tool_servers is None else tool_servers
     events = nodes + n + 4
     return view, Engine(
         s,
-        nodes_of,
-        *(s.session, s.node, s.pair, s.clock, s.asked_s, s.book, request, inner),
+        machine,
+        *(s.session, s.node, s.pair, s.clock, s.asked_s, s.book, machine.request, machine.inner),
         *script,
         np.zeros(0, np.int64) if arrivals_ps is None else arrivals_ps,
         *policy.pointers,
@@ -106,17 +91,26 @@ def prepare(
         workers,
         arrivals_ps is not None,
         count,
-        np.zeros(events, np.int64),
-        np.zeros(events, np.int64),
-        np.full(events, -1, np.int64),
+        *(np.zeros(events, np.int64), np.zeros(events, np.int64), np.full(events, -1, np.int64)),
         np.zeros(nodes, np.int64),
-        np.zeros((n, 2), np.int64),
-        np.zeros((n, 7), np.int64),
-        np.zeros(n, np.int64),
+        *(np.zeros((n, 2), np.int64), np.zeros((n, 7), np.int64), np.zeros(n, np.int64)),
         np.zeros((len(script.prompt), len(TurnRow._fields)), np.int64),
-        np.zeros((1024, 5), np.int64),
-        np.zeros((1024 + 8 * n, 4), np.int64),
+        *(np.zeros((1024, 5), np.int64), np.zeros((1024 + 8 * n, 4), np.int64)),
     )
+
+
+def _machine(s: State, at_once: int, law: Law) -> Machine:
+    """Nodes on which nothing has run yet."""
+    n, m = len(s.session), len(s.node)
+    request = np.zeros((n, layout.REQUEST_COLUMNS), np.int64)
+    request[:, layout.PROMISED] = -1
+    inner = np.zeros((m, layout.INNER_COLUMNS), np.int64)
+    for column in (layout.ENDS_PS, layout.HEAD, layout.TAIL, layout.OLDEST, layout.NEWEST):
+        inner[:, column] = -1
+    inner[:, layout.NEXT_DUE] = layout.NEVER
+    batches = (np.zeros((m, at_once), np.int64) for _ in range(3))
+    links = np.zeros((m, n, 2), np.int64)
+    return Machine(s.session, s.node, s.pair, request, *batches, inner, links, law)
 
 
 def endless() -> str:
@@ -133,7 +127,7 @@ def _larger(table: Ints) -> Ints:
 
 def _history(workload: Workload, view: View, e: Engine) -> History:
     count, request = e.count, e.machine.request
-    decisions, moves = e.decisions[: count[engine.DECISIONS]], e.moves[: count[engine.MOVES]]
+    decisions, moves = e.decisions[: count[layout.DECISIONS]], e.moves[: count[layout.MOVES]]
     return History(
         {},
         view.session_ids,
@@ -142,10 +136,10 @@ def _history(workload: Workload, view: View, e: Engine) -> History:
         Rows(5, decisions),
         Rows(4, moves),
         {},
-        dict(enumerate(request[:, machine.STARTED_PS].tolist())),
-        dict(enumerate(request[:, machine.FINISHED_PS].tolist())),
-        int(e.machine.inner[:, machine.STEPS_DONE].sum()),
-        int(count[engine.EVENTS]),
+        dict(enumerate(request[:, layout.STARTED_PS].tolist())),
+        dict(enumerate(request[:, layout.FINISHED_PS].tolist())),
+        int(e.machine.inner[:, layout.STEPS_DONE].sum()),
+        int(count[layout.EVENTS]),
         int(e.state.clock[state.NOW_PS]),
         list(workload.notes),
     )

@@ -18,7 +18,7 @@ from tao.profiles import DEFAULT_PROFILE, PS_PER_S, Profile
 from tao.profiles import profile as profile_named
 from tao.state import Ints
 from tao.traces import open_workload
-from tao.workloads import Workload
+from tao.workloads import MAX_TASKS, Workload
 
 ARRIVALS = ("closed", "poisson", "trace")
 PolicyLike = str | Policy | Callable[[Params], Policy]
@@ -106,13 +106,13 @@ def arrival_times(work: Workload, arrivals: str, rate_per_s: float | None) -> In
         raise InputError(f"arrivals is {shown(arrivals)}; it must be one of {', '.join(ARRIVALS)}")
     if (arrivals == "poisson") != (rate_per_s is not None):
         raise InputError(
-            f"arrivals is {arrivals!r} and rate_per_s is {rate_per_s}; give a rate with 'poisson', and only then"
+            f"arrivals is {arrivals!r} and rate_per_s is {rate_per_s}; give a rate with 'poisson', only then"
         )
     if arrivals == "closed":
         return None
     if rate_per_s is not None:
         checks.positive(rate_per_s, "rate_per_s")
-        rng = np.random.default_rng([work.seed, 1])  # sessions draw from [seed, k, ...]
+        rng = np.random.default_rng([work.seed, MAX_TASKS])  # session k < MAX_TASKS draws from [seed, k]
         at_s = np.cumsum(rng.exponential(1.0 / rate_per_s, len(work.tasks)))
     else:
         at_s = np.array([task.arrival_s for task in work.tasks])
@@ -120,7 +120,7 @@ def arrival_times(work: Workload, arrivals: str, rate_per_s: float | None) -> In
             raise InputError(f"arrivals is 'trace', but workload {work.name!r} records none; use 'poisson'")
         if (np.diff(at_s) < 0).any():
             raise InputError(
-                f"arrivals is 'trace', but the sessions of workload {work.name!r} are not in order of arrival; "
+                f"arrivals is 'trace', but the sessions of workload {work.name!r} do not come in order; "
                 "sort its tasks by arrival_s"
             )
     return np.rint(at_s * PS_PER_S).astype(np.int64)

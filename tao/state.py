@@ -1,4 +1,4 @@
-"""A cluster as arrays: what policies see and change, one for the stepper, the compiled engine and a live host.
+"""A cluster as arrays: what policies see and change, the same for stepper, engine and a live host.
 
 A row per session and per node, named columns, times in int64 picoseconds. The functions here are
 the only ones that change who is on the cluster, in the waiting pool or on a node, so that counts stay

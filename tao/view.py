@@ -156,16 +156,16 @@ class View:
 
     def stuck(self) -> str:
         """What to say when nothing can happen any more."""
-        pool = self.pool
+        pool, more = self.pool, ", ..." if len(self.node_ids) > 8 else ""
         return (
-            f"the run cannot go on at {self.now_ps / PS_PER_S:.1f} s: nothing runs, {len(pool)} sessions wait, "
-            f"and the policy places none; session {self.session_ids[int(pool[0])]!r} needs "
+            f"the run cannot go on at {self.now_ps / PS_PER_S:.1f} s: nothing runs, {len(pool)} sessions "
+            f"wait, and the policy places none; session {self.session_ids[int(pool[0])]!r} needs "
             f"{int(self.context_tokens[pool[0]]):,} tokens, the nodes hold "
-            f"{', '.join(f'{c:,}' for c in self.capacity_tokens[:8])}{', ...' if len(self.node_ids) > 8 else ''}"
+            f"{', '.join(f'{c:,}' for c in self.capacity_tokens[:8])}{more}"
         )
 
     def recount(self) -> None:
-        """Make lists and sums agree with `phase`, `resident` and `context_tokens`, where those were set by hand."""
+        """Make lists and sums agree with `phase`, `resident` and `context_tokens` that were set by hand."""
         s = self.state
         on_cluster = np.flatnonzero((self.phase >= WAITING) & (self.phase <= TOOL))
         outside = on_cluster[self.resident[on_cluster] < 0]

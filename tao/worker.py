@@ -79,7 +79,10 @@ def revalidate(proposal: Proposal, live: Snapshot, params: Params, newest: int |
     free = live.free_tokens(params)
     index = {node: b for b, node in enumerate(free)}
     reasons = [_objection(p, proposal.signature, sessions.get(p.session), live) for p in placements]
-    sizes = [0 if r else live.demand_tokens(sessions[p.session], params) for p, r in zip(placements, reasons, strict=True)]
+    sizes = [
+        0 if reason else live.demand_tokens(sessions[p.session], params)
+        for p, reason in zip(placements, reasons, strict=True)
+    ]
     found = assign.verdicts(
         np.array([assign.CHANGED if reason else assign.OK for reason in reasons], np.int64),
         np.array(sizes, np.int64),

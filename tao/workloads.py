@@ -144,8 +144,8 @@ class Workload:
         least = min(turn.prompt_tokens for t in self.tasks for turn in t.turns)
         if self.shared_prefix_tokens > least:
             raise InputError(
-                f"workload {self.name!r}: shared_prefix_tokens is {self.shared_prefix_tokens:,} but a prompt has "
-                f"only {least:,}; the prefix is a part of every prompt, lower it"
+                f"workload {self.name!r}: shared_prefix_tokens is {self.shared_prefix_tokens:,} but a prompt "
+                f"has only {least:,}; the prefix is a part of every prompt, lower it"
             )
 
     @cached_property

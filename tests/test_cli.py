@@ -148,7 +148,6 @@ BROKEN = {
         (["compare", "--workload", "{nan.csv}"], "nan.csv"),
         (["compare", "--workers", "0"], "workers is 0; it must be a whole number from 1"),
         (["simulate", "--set", "plan_cost_s=1e8", "--tasks", "1"], "beyond 4,611,686 simulated seconds"),
-        (["simulate", "--set", "share_prefix=true"], "share_prefix is True"),
         (["plan", "session_177", "--set", "state_budget=1000000000"], "from 1 to 100,000,000"),
         (["plan", "{surrogate.json}"], "half a character"),
         (["compare", "--nodes", "-1"], "nodes is -1"),

@@ -217,7 +217,7 @@ def test_a_bootstrap_of_few_seeds_covers_less_than_it_promises(seeds, share):
     assert np.mean(covered) == pytest.approx(share, abs=0.05)
 
 
-def test_the_bootstrap_is_that_of_scipys_definition_one_resample_at_a_time():
+def test_the_bootstrap_equals_one_that_resamples_in_plain_python():
     change = np.array([0.1, -0.2, 0.4, 0.05, 0.0])
     drawn = np.random.default_rng(0).integers(0, 5, (10_000, 5))
     means = sorted(float(np.mean([change[k] for k in row])) for row in drawn.tolist())

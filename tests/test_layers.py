@@ -17,26 +17,27 @@ DEF = ast.FunctionDef | ast.AsyncFunctionDef
 
 LEVELS = {  # the name of a subpackage stands for all modules in it
     **dict.fromkeys(("_jit", "checks", "shell", "workload_params"), 0),
-    **dict.fromkeys(("model", "commands"), 1),
-    **dict.fromkeys(("codec", "kernels", "valuation", "readiness", "profiles"), 2),
-    **dict.fromkeys(("assign", "library", "node"), 3),
-    **dict.fromkeys(("planners", "workloads"), 4),
-    **dict.fromkeys(("explain", "worker", "history", "warmup", "state", "traces"), 5),
-    "policies": 6,
-    **dict.fromkeys(("cluster", "engine"), 7),
-    "invariants": 8,
-    "simulator": 9,
-    "metrics": 9,
-    "jobs": 10,
-    "executors": 11,
-    "sweeps": 12,
-    "comparisons": 13,
-    "charts": 14,
-    "panels": 15,
-    "tao": 16,  # the public names, in tao/__init__.py
-    "output": 16,
-    "arguments": 17,
-    "cli": 18,
+    **dict.fromkeys(("params", "commands"), 1),
+    "model": 2,
+    **dict.fromkeys(("codec", "kernels", "valuation", "readiness", "profiles"), 3),
+    **dict.fromkeys(("assign", "library", "node", "workloads"), 4),
+    **dict.fromkeys(("planners", "state", "history", "traces"), 5),
+    **dict.fromkeys(("explain", "worker", "view"), 6),
+    "policies": 7,
+    **dict.fromkeys(("cluster", "engine"), 8),
+    **dict.fromkeys(("invariants", "runner"), 9),
+    "simulator": 10,
+    **dict.fromkeys(("metrics", "warmup"), 11),
+    "jobs": 12,
+    "executors": 13,
+    **dict.fromkeys(("sweeps", "bench"), 14),
+    "comparisons": 15,
+    **dict.fromkeys(("experiments", "charts"), 16),
+    "panels": 17,
+    "tao": 18,  # the public names, in tao/__init__.py
+    "output": 18,
+    "arguments": 19,
+    "cli": 20,
 }
 NEVER = 99
 FROM_LEVEL = {  # at the top of a module; a function may import what it alone needs
@@ -47,8 +48,8 @@ FROM_LEVEL = {  # at the top of a module; a function may import what it alone ne
     **dict.fromkeys(("http", "urllib", "socket", "httpx", "aiohttp", "requests", "websockets"), NEVER),
 }
 
-MAX_FILE, MAX_FUNCTION, MAX_PACKAGE = 400, 60, 8_000  # lines
-LONG_FILES: dict[str, str] = {}  # module: why
+MAX_FILE, MAX_FUNCTION, MAX_PACKAGE = 400, 60, 12_000  # lines
+LONG_FILES = {"cluster": "the stepper is one story"}  # module: why
 
 
 @cache
@@ -134,7 +135,7 @@ def test_only_one_module_knows_numba():
         if (isinstance(node, ast.Import) and any(a.name.partition(".")[0] == "numba" for a in node.names))
         or (isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "numba")
     ]
-    assert knowing == ["_jit"]
+    assert set(knowing) == {"_jit"}
 
 
 # Sizes
@@ -162,11 +163,17 @@ def test_the_package_stays_readable():
 @pytest.mark.parametrize("module", modules())
 def test_functions_stay_short(module):
     long = {
-        node.name: node.end_lineno - node.lineno + 1
+        node.name: node.end_lineno - body(node).lineno + 1
         for node in ast.walk(modules()[module])
-        if isinstance(node, DEF) and node.end_lineno - node.lineno + 1 > MAX_FUNCTION
+        if isinstance(node, DEF) and node.end_lineno - body(node).lineno + 1 > MAX_FUNCTION
     }
     assert long == {}
+
+
+def body(function: DEF) -> ast.stmt:
+    """The first statement after signature and docstring, which may say as much as there is to say."""
+    first, *rest = function.body
+    return rest[0] if rest and ast.get_docstring(function) else first
 
 
 # Docstrings

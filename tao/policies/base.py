@@ -1,4 +1,4 @@
-"""What a policy is, for people: the interface, and the adapter that lets a compiled one be used like any other."""
+"""What a policy is, for people: the interface, and compiled policies behind it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TAO's policy, compiled: value every pair of pool session and node, place them jointly, pause on overload."""
+"""TAO's policy, compiled: value each pair of session and node, place jointly, pause on overload."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from tao import assign, readiness, valuation
+from tao import assign, kernels, readiness, valuation
 from tao._jit import njit
 from tao.checks import MAX_TOKENS
 from tao.profiles import PS_PER_S
@@ -44,6 +44,7 @@ from tao.state import (
 )
 
 SMALLEST, LEAST_VALUE = range(2)  # as in model.PauseRule
+FOREVER_S = 4_620_000.0  # more than simulated time has, and twice as much still fits 64 bits
 OVER_BUDGET, EMPTY_NODE = 1, 2  # why bfd placed instead
 
 
@@ -57,14 +58,17 @@ def tao_tick(state):
         free[b], residents[b] = free_tokens(state, b), node[b, RESIDENTS]
         if free[b] < 0:
             _pause_overfull(state, b)
-    pool = _candidates(state, free, residents)
+    for k in range(clock[PAUSED]):
+        i = state.pause[k]
+        if state.session[i, PHASE] != REASONING:  # it is in the pool from now on
+            free[state.session[i, RESIDENT]] += demand_tokens(state, i)
+            residents[state.session[i, RESIDENT]] -= 1
+    pool = _candidates(state, free.max())
+    if not len(pool):
+        return
     demand = np.empty(len(pool), np.int64)
-    anybody = False
     for k in range(len(pool)):
         demand[k] = demand_tokens(state, pool[k])
-        anybody = anybody or demand[k] <= free.max()
-    if not anybody:
-        return
     credit, ready, tokens, last, since = values(state, pool)
     prefer, tier = assign.arrange(credit, last, np.ones(credit.shape, np.bool_), demand, free)
     for b in range(len(free)):
@@ -75,7 +79,7 @@ def tao_tick(state):
             row = state.place[place(state, pool[k], choice[k])]
             row[2], row[3], row[4] = credit[k, choice[k]], ready[k], tokens[k]
     cost_s = settings.plan_cost_s + settings.plan_cost_per_state_s * clock[STATES]
-    clock[COST_PS] = int(cost_s * PS_PER_S + 0.5)
+    clock[COST_PS] = int(min(cost_s, FOREVER_S) * PS_PER_S + 0.5)
     clock[WAKE_PS] = _wake_ps(state, pool) if settings.readiness else -1
 
 
@@ -100,42 +104,50 @@ def _choose(state, demand, free, credit, ready, tokens, prefer, tier, since, res
 
 
 @njit
-def _candidates(state, free, residents):
-    """The pool, with whoever is paused at this moment, in order of id; their room is added to `free`."""
+def _candidates(state, room):
+    """Who of the pool, and of those paused at this moment, needs no more than `room`, in order of id."""
     s, clock = state.session, state.clock
     ranks = np.empty(clock[POOL] + clock[PAUSED], np.int64)
-    count = clock[POOL]
-    for k in range(count):
-        ranks[k] = s[state.pool[k], RANK]
+    count = 0
+    for k in range(clock[POOL]):
+        if demand_tokens(state, state.pool[k]) <= room:
+            ranks[count] = s[state.pool[k], RANK]
+            count += 1
     for k in range(clock[PAUSED]):
         i = state.pause[k]
-        if s[i, PHASE] != REASONING:
+        if s[i, PHASE] != REASONING and demand_tokens(state, i) <= room:
             ranks[count] = s[i, RANK]
             count += 1
-            free[s[i, RESIDENT]] += demand_tokens(state, i)
-            residents[s[i, RESIDENT]] -= 1
-    pool = np.sort(ranks[:count])
-    for k in range(count):
-        pool[k] = state.by_rank[pool[k]]
+    return _by_id(state, ranks[:count])
+
+
+@njit
+def _by_id(state, ranks):
+    """The sessions of so many ranks, in order of id."""
+    pool = np.empty(len(ranks), np.int64)
+    kernels.sort_by(ranks, pool)
+    for k in range(len(ranks)):
+        pool[k] = state.by_rank[ranks[k]]
     return pool
 
 
 @njit
 def values(state, pool):
-    """Credit int64[k, m], ready, tokens, last node int64[k] and waiting since float64[k] of sessions."""
+    """Credit int64[k, m], ready, tokens, last node and since (picoseconds) int64[k] of sessions."""
     s, settings = state.session, state.settings
     now_s = state.clock[NOW_PS] / PS_PER_S
     k, m = len(pool), len(state.node)
     credit = np.zeros((k, m), np.int64)
     ready, tokens, last = np.zeros(k, np.int64), np.empty(k, np.int64), np.full(k, -1)
-    since = np.full(k, np.inf)
+    since = np.full(k, 1 << 62)
     for a in range(k):
         i = pool[a]
         tokens[a] = s[i, CONTEXT]
         extra = 0
         if s[i, PHASE] == WAITING:
-            since[a] = s[i, SINCE_PS] / PS_PER_S
-            extra = min(int(settings.ageing_tokens_per_s * (now_s - since[a])), MAX_TOKENS)
+            since[a] = s[i, SINCE_PS]
+            waited_s = now_s - since[a] / PS_PER_S
+            extra = min(int(settings.ageing_tokens_per_s * waited_s), MAX_TOKENS)
         if settings.readiness:
             ready[a] = s[i, PHASE] != TOOL or readiness.forecast(evidence(state, i), now_s, settings)[2]
         newest = np.int64(-1)
@@ -185,16 +197,15 @@ def _pause_overfull(state, b):
             over += demand_tokens(state, i)
     if over <= 0:
         return
-    staying = np.sort(staying[:count])
+    staying = staying[:count]
     if state.settings.pause_rule == LEAST_VALUE and _pause_least_value(state, b, staying):
         return
     size = np.empty(count, np.int64)
     for k in range(count):
         size[k] = s[staying[k], CONTEXT]
-    order = np.argsort(size, kind="mergesort")  # stable: ties stay in order of drawing
+    kernels.sort_by(size, staying)
     for acting in (True, False):
-        for k in order:
-            i = staying[k]
+        for i in staying:
             if over > 0 and (s[i, PHASE] == TOOL) == acting:
                 pause(state, i)
                 over -= demand_tokens(state, i)
@@ -210,10 +221,9 @@ def _pause_least_value(state, b, staying):
     ranks = np.empty(k, np.int64)
     for a in range(k):
         ranks[a] = state.session[staying[a], RANK]
-    ranks = np.sort(ranks)
+    staying = _by_id(state, ranks)
     demand = np.empty(k, np.int64)
     for a in range(k):
-        staying[a] = state.by_rank[ranks[a]]
         demand[a] = demand_tokens(state, staying[a])
     credit, ready, tokens, last, _ = values(state, staying)
     here = credit[:, b : b + 1].copy()

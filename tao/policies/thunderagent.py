@@ -19,6 +19,7 @@ from __future__ import annotations
 import numpy as np
 
 from tao._jit import njit
+from tao.kernels import sort_by
 from tao.profiles import PS_PER_S
 from tao.state import (
     CAPACITY,
@@ -63,22 +64,6 @@ PAUSE_DOWN_TO = (100, 100, 80)  # Dynamo: pause_target 0.80
 RESUME_UP_TO = (100, 100, 85)  # Dynamo: pause_threshold - resume_hysteresis 0.10
 
 _BASE = 2**41  # more than the tokens of any session
-
-
-@njit
-def _sort(keys, items):
-    """Sort items by key, then by item, both in place (Shell's method)."""
-    n, gap = len(items), 1
-    while gap < n:
-        gap = 3 * gap + 1
-    while gap > 0:
-        for a in range(gap, n):
-            key, item, b = keys[a], items[a], a
-            while b >= gap and (keys[b - gap], items[b - gap]) > (key, item):
-                keys[b], items[b] = keys[b - gap], items[b - gap]
-                b -= gap
-            keys[b], items[b] = key, item
-        gap //= 3
 
 
 @njit
@@ -166,7 +151,7 @@ def _resume(state, room, mode):
         size = state.session_memory[i, SIZE] if frozen else s[i, CONTEXT]
         group = 1 if s[i, TURN] == 0 else 0 if s[i, PHASE] == WAITING else 2
         keys[k] = group * _BASE + size
-    _sort(keys, items)
+    sort_by(keys, items)
     left, chosen = 0, 0
     for b in range(len(room)):
         left += room[b] if room[b] > BUFFER else 0
@@ -176,7 +161,7 @@ def _resume(state, room, mode):
             left -= need
             keys[chosen], items[chosen] = -need, items[k]
             chosen += 1
-    _sort(keys[:chosen], items[:chosen])
+    sort_by(keys[:chosen], items[:chosen])
     for k in range(chosen):
         widest = np.int64(0)  # a plain int would compile `place` once more
         for b in range(1, len(room)):
@@ -205,7 +190,7 @@ def _force(state):
         if late:
             items[n] = i
             n += 1
-    _sort(keys[:n], items[:n])
+    sort_by(keys[:n], items[:n])
     for k in range(n):
         home = s[items[k], LAST_NODE]
         place(state, items[k], home if home >= 0 else fewest)
@@ -258,7 +243,7 @@ def _pause(state, mode):
     for k in range(len(items)):
         acting = s[items[k], PHASE] == TOOL
         keys[k] = _tokens(s, items[k], mode) + (0 if acting else _BASE)
-    _sort(keys, items)
+    sort_by(keys, items)
     for i in items:
         b = state.session_memory[i, HOME]
         if over[b] <= 0 or s[i, LEAVING]:

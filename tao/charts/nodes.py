@@ -1,32 +1,14 @@
-"""Charts: a tidy DataFrame in, an Altair chart out.
-
-One style for all: fixed sizes, white background (readable in dark themes too), a palette that color-blind
-people can tell apart, a second cue beside color, and a description. A chart that a panel updates reads its
-rows from a parameter, so that new rows move the marks without drawing the chart again.
-"""
+"""What each node holds, and how a plan fills the room that was left."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any, Literal
 
 import altair as alt
 import pandas as pd
 
-from tao.model import InputError
-
-PALETTE = {  # Okabe and Ito (2008), without their yellow, which is too faint on white
-    "blue": "#0072B2",
-    "orange": "#E69F00",
-    "green": "#009E73",
-    "vermilion": "#D55E00",
-    "purple": "#CC79A7",
-    "sky": "#56B4E9",
-}
-GREY, LINE, INK = "#C8CCD0", "#6B7075", "#1F2328"  # light fill, outline, text; on white
-MAX_ROWS = 5_000  # Altair refuses more, and nobody can read them
-NEVER_MS = 10**9  # 11 days
+from tao.charts._style import GREY, INK, LINE, PALETTE, checked, styled
 
 LABEL_WIDTH, WHOLE_WIDTH, ROOM_WIDTH, FREE_WIDTH = 84, 170, 440, 92  # px
 NODE_HEIGHT = 46  # px
@@ -35,18 +17,6 @@ CHARACTER = 6.7  # px of one bold character of Arial at 12 px, rounded up
 HELD, WARM, COLD, FREE = "held by residents", "admitted with cache credit", "admitted without", "free"
 PARTS = {HELD: GREY, WARM: PALETTE["blue"], COLD: PALETTE["orange"], FREE: "white"}
 FIELDS = ("node", "capacity", "slot", "part", "label", "note", "whole0", "whole1", "room0", "room1", "words")
-
-
-def live(chart: alt.TopLevelSpec) -> alt.JupyterChart:
-    """The chart as a widget, without a menu, whose parameters only Python changes.
-
-    The browser loads the drawing library from a public server. With TAO_OFFLINE=1 in the environment each
-    chart brings it along instead (about a megabyte), for places without internet.
-    """
-    if os.environ.get("TAO_OFFLINE") == "1":
-        alt.JupyterChart.enable_offline()
-    # By default the browser sends each parameter back after 10 ms, which can undo the next quick change.
-    return alt.JupyterChart(chart, debounce_wait=NEVER_MS, max_wait=False, embed_options={"actions": False})
 
 
 def node_bars(bars: pd.DataFrame, nodes: int = 1, max_rows: int = 0) -> alt.HConcatChart:
@@ -62,7 +32,7 @@ def node_bars(bars: pd.DataFrame, nodes: int = 1, max_rows: int = 0) -> alt.HCon
     >>> chart.to_dict()["params"][0]["value"]["rows"][0]["words"]
     'n0: a admitted, 60 tokens, cache credit 9'
     """
-    max_rows = _checked("node_bars", max(max_rows, len(bars)))
+    max_rows = max(max_rows, len(checked("node_bars", bars)))
     nodes = max(nodes, bars["node"].nunique())
     slots = alt.Scale(type="band", domain=list(range(nodes)), paddingInner=0.3, paddingOuter=0.1)
     base = (
@@ -72,7 +42,7 @@ def node_bars(bars: pd.DataFrame, nodes: int = 1, max_rows: int = 0) -> alt.HCon
         .encode(y=alt.Y("slot:O", axis=None, scale=slots), order="i:Q")  # so that updates keep reading order
     )
     views = alt.hconcat(_names(base), _whole(base), _room(base), _left(base), spacing=10)
-    return _styled(
+    return styled(
         views.add_params(alt.param(name="bars", value=node_bars_value(bars))),
         "Two bars per node. Left: the whole node, with what residents hold, what the plan admits and what "
         "stays free. Right: only the room left for the waiting pool, one segment per admitted session.",
@@ -177,26 +147,3 @@ def _text(base: alt.Chart, field: str, weight: Literal["bold", "normal"], dy: in
     ink = alt.when(f"datum.part == '{WARM}'").then(alt.value("white")).otherwise(alt.value(INK))
     marks: alt.Chart = base.mark_text(dy=dy, fontWeight=weight, aria=False, **style)
     return marks.encode(text=f"{field}:N", color=ink)
-
-
-def _styled(chart: alt.HConcatChart, description: str) -> alt.HConcatChart:
-    text: dict[str, Any] = {"labelFontSize": 11, "labelColor": INK}
-    styled: alt.HConcatChart = (
-        chart.properties(description=description, background="white", padding=8)
-        .configure(font="Arial, Liberation Sans, Helvetica, sans-serif")
-        .configure_text(fontSize=12)
-        .configure_view(stroke=None)
-        .configure_axis(domainColor=LINE, tickColor=LINE, **text)
-        .configure_legend(symbolStrokeColor=LINE, labelLimit=0, **text)
-        .configure_title(anchor="start", fontSize=12, fontWeight="normal", color=INK, offset=6)
-    )
-    return styled
-
-
-def _checked(name: str, rows: int) -> int:
-    if rows > MAX_ROWS:
-        raise InputError(
-            f"charts.{name} was given {rows:,} rows and draws at most {MAX_ROWS:,}; "
-            "aggregate them, or show fewer at a time"
-        )
-    return rows

@@ -11,11 +11,38 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from tao._jit import njit
-from tao.profiles import Profile
+from tao.engine.cache import make_room, own_tokens, release, unlink
+from tao.engine.layout import (
+    AT,
+    BORN,
+    CHUNK,
+    COMPUTED,
+    CONTEXT,
+    DECODES,
+    EMITTED,
+    ENDS_PS,
+    FILLS,
+    FIRST_PS,
+    HEAD,
+    HIT,
+    LOST,
+    NEVER,
+    NEXT,
+    NEXT_DUE,
+    OUTPUT,
+    PARTIAL,
+    PREEMPTIONS,
+    PROMPT,
+    RECOMPUTED,
+    REUSABLE,
+    SCHEDULED_PS,
+    STEPS_DONE,
+    SUBMITTED_PS,
+    TAIL,
+    TAKING,
+    WARM,
+)
 from tao.state import (
     BATCH,
     CACHED,
@@ -33,172 +60,6 @@ from tao.state import (
     scrape,
     steps_by,
 )
-
-Ints = npt.NDArray[np.int64]
-
-# Columns of Machine.request, one row per session, as in `tao.node.Request`. COMPUTED and EMITTED of a
-# decoding request follow from BORN: it has emitted `steps of its node - BORN` tokens.
-(
-    PROMPT,
-    OUTPUT,
-    COMPUTED,
-    EMITTED,
-    CHUNK,
-    BORN,
-    AT,  # its place in Machine.running
-    REUSABLE,
-    SUBMITTED_PS,
-    SCHEDULED_PS,
-    FIRST_PS,
-    HIT,
-    RECOMPUTED,
-    PREEMPTIONS,
-    LOST,
-    NEXT,  # in the node's queue, or in the queue for a tool
-    ARRIVED_PS,  # from here on the host's
-    PROMISED,
-    ROW,  # the turn's row in the history
-    STARTED_PS,
-    FINISHED_PS,
-) = range(21)
-REQUEST_COLUMNS = 21
-
-# Columns of Machine.inner, one row per node.
-(
-    ENDS_PS,  # end of the step or segment in flight, -1: none
-    IDLE,  # tokens of idle prefixes
-    WARM,  # 1: the shared prefix has been computed here
-    HEAD,
-    TAIL,
-    OLDEST,
-    NEWEST,
-    STEPS_DONE,
-    TOUCHED,
-    DECODES,  # running requests that decode
-    CONTEXT,  # their KV tokens
-    FILLS,  # running requests that do not yet
-    TAKING,  # decoding requests in the step in flight
-    PARTIAL,  # 1: the token budget has left some of them out
-    NEXT_DUE,  # number of the step that finishes the first of them
-) = range(15)
-INNER_COLUMNS = 15
-
-NEVER = 1 << 62  # in Machine.due
-OLDER, NEWER = range(2)  # Machine.links: neighbors in a node's least-recently-used list
-
-
-class Law(NamedTuple):
-    """`profiles.StepLaw` and the engine's limits, as compiled code takes them."""
-
-    base: int
-    per_sequence: int
-    per_kv_token: int
-    prefill: int
-    per_prefill_token: int
-    attention: int
-    host: int
-    max_batched_tokens: int
-    max_seqs: int
-    block_tokens: int
-    shared_tokens: int
-    lag_ps: int
-    skipping: bool
-    experts: Ints
-
-
-class Machine(NamedTuple):
-    """The nodes: n sessions, m nodes, at most r requests at a time."""
-
-    session: Ints  # State.session
-    node: Ints  # State.node
-    pair: Ints  # State.pair
-    request: Ints  # int64[n, REQUEST_COLUMNS]
-    running: Ints  # int64[m, r], in order of admission; the first node[b, RUNNING] count
-    due: Ints  # int64[m, r], for each of them the step that finishes it, NEVER before it decodes
-    fills: Ints  # int64[m, r], those that do not decode yet, in order; the first inner[b, FILLS] count
-    inner: Ints  # int64[m, INNER_COLUMNS]
-    links: Ints  # int64[m, n, 2]
-    law: Law
-
-
-def law_of(profile: Profile, shared_tokens: int, lag_ps: int, skipping: bool) -> Law:
-    """The constants of a profile for the compiled engine."""
-    law = profile.law
-    return Law(
-        *(law.base, law.per_sequence, law.per_kv_token, law.prefill, law.per_prefill_token),
-        *(law.attention, law.host),
-        *(profile.max_batched_tokens, profile.max_seqs, profile.block_tokens),
-        *(shared_tokens, lag_ps, skipping),
-        profile.experts,
-    )
-
-
-@njit
-def _own(machine, tokens):
-    """How many of a request's first `tokens` are its own, not the shared prefix."""
-    return max(tokens - machine.law.shared_tokens, 0)
-
-
-@njit
-def _unlink(machine, b, i):
-    """Take session i out of node b's list of idle prefixes."""
-    inner, links = machine.inner, machine.links
-    older, newer = links[b, i, OLDER], links[b, i, NEWER]
-    if older >= 0:
-        links[b, older, NEWER] = newer
-    else:
-        inner[b, OLDEST] = newer
-    if newer >= 0:
-        links[b, newer, OLDER] = older
-    else:
-        inner[b, NEWEST] = older
-    inner[b, IDLE] -= _own(machine, machine.pair[i, b, CACHED])
-    machine.pair[i, b, CACHED] = 0
-
-
-@njit
-def _release(machine, b, i):
-    """Session i's request stops running: what it computed stays as the newest idle prefix."""
-    inner, links, computed = machine.inner, machine.links, machine.request[i, COMPUTED]
-    own = _own(machine, computed)
-    machine.node[b, PINNED] -= own
-    if machine.pair[i, b, CACHED]:
-        _unlink(machine, b, i)
-    if own:
-        newest = inner[b, NEWEST]
-        links[b, i, OLDER], links[b, i, NEWER] = newest, -1
-        if newest >= 0:
-            links[b, newest, NEWER] = i
-        else:
-            inner[b, OLDEST] = i
-        inner[b, NEWEST] = i
-        inner[b, IDLE] += own
-        machine.pair[i, b, CACHED] = computed
-
-
-@njit
-def _make_room(machine, b, tokens):
-    """Evict idle prefixes, oldest first and from the tail, until `tokens` are free; False if they are not."""
-    node, inner = machine.node, machine.inner
-    room = node[b, CAPACITY] - machine.law.shared_tokens - node[b, PINNED] - tokens
-    while inner[b, IDLE] > room and inner[b, OLDEST] >= 0:
-        i = inner[b, OLDEST]
-        cut = inner[b, IDLE] - room
-        if cut >= _own(machine, machine.pair[i, b, CACHED]):
-            _unlink(machine, b, i)
-        else:
-            machine.pair[i, b, CACHED] -= cut
-            inner[b, IDLE] -= cut
-    return inner[b, IDLE] <= room
-
-
-@njit
-def evict_pending(machine, b, now_ps):
-    """Evict now what the steps that have begun before this moment needed to be evicted."""
-    node = machine.node
-    if machine.inner[b, ENDS_PS] >= 0 and node[b, BATCH]:
-        begun = min(steps_by(node, b, now_ps - 1) + 1, node[b, STEPS])
-        _make_room(machine, b, node[b, BATCH] * begun)
 
 
 @njit
@@ -246,7 +107,7 @@ def finish(machine, b, now_ps, ended, count):
     if inner[b, FILLS]:
         _advance(machine, b, now_ps)
     if steps > 1:
-        _make_room(machine, b, 0)
+        make_room(machine, b, 0)
     if inner[b, NEXT_DUE] <= inner[b, STEPS_DONE]:
         return _take_done(machine, b, ended, count)
     return count
@@ -333,7 +194,7 @@ def _take_done(machine, b, ended, count):
             kept += 1
     node[b, RUNNING], inner[b, NEXT_DUE] = kept, first
     for k in range(begin, count):
-        _release(machine, b, ended[k, 1])
+        release(machine, b, ended[k, 1])
     return count
 
 
@@ -348,7 +209,7 @@ def _preempt(machine, b):
         inner[b, FILLS] -= 1
     else:
         _settle(machine, b, i)
-    _release(machine, b, i)
+    release(machine, b, i)
     request[i, REUSABLE] = request[i, LOST] = request[i, COMPUTED]
     request[i, COMPUTED] = 0
     request[i, PREEMPTIONS] += 1
@@ -373,13 +234,13 @@ class Batch(NamedTuple):
 
 @njit
 def begin(machine, b, now_ps):
-    """Form node b's next batch and start its step, or the whole segment; inner[b, ENDS_PS] says until when."""
+    """Form node b's next batch and start its step, or segment; inner[b, ENDS_PS] says until when."""
     node, inner, law = machine.node, machine.inner, machine.law
     if law.lag_ps:
         scrape(node, b, now_ps, law.lag_ps)
     preempted = False
     batch = _everybody(machine, b)
-    if batch.budget < 0 or not _make_room(machine, b, batch.room):
+    if batch.budget < 0 or not make_room(machine, b, batch.room):
         batch, preempted = _in_order(machine, b)
     blocked = False
     if not preempted and inner[b, HEAD] >= 0:
@@ -416,7 +277,7 @@ def _everybody(machine, b):
 
 @njit
 def _in_order(machine, b):
-    """The batch where not everybody fits: in order of admission, preempting from the end. (batch, preempted)"""
+    """(batch, was anybody preempted?) where not all fit: in order of admission, preempting from the end."""
     node, inner, shared = machine.node, machine.inner, machine.law.shared_tokens
     budget, room, decodes, context, new, attention = machine.law.max_batched_tokens, 0, 0, 0, 0, 0
     preempted, k = False, 0
@@ -431,12 +292,12 @@ def _in_order(machine, b):
         computed = row[PROMPT] + emitted - 1 if decoding else row[COMPUTED]
         chunk = min(row[PROMPT] + emitted - computed, budget)
         own = max(computed + chunk, shared) - max(computed, shared)
-        fits = _make_room(machine, b, room + own)
+        fits = make_room(machine, b, room + own)
         while not fits:
             preempted = True
             if _preempt(machine, b) == i:
                 break
-            fits = _make_room(machine, b, room + own)
+            fits = make_room(machine, b, room + own)
         if not fits:
             continue
         if decoding:
@@ -470,19 +331,19 @@ def _admit(machine, b, now_ps, batch):
         known = max(known, law.shared_tokens if inner[b, WARM] else 0)
         hit = min(known, missing - 1) // law.block_tokens * law.block_tokens
         chunk = min(missing - hit, budget)
-        if node[b, PINNED] + _own(machine, hit + chunk) + room > capacity:
+        if node[b, PINNED] + own_tokens(machine, hit + chunk) + room > capacity:
             # Each further step pins a token per sequence more, and evicts as many at most, so that the
             # hit can shrink by that and a block. If that cannot help, nothing does until then.
-            least = _own(machine, min(missing, hit + budget - law.block_tokens))
+            least = own_tokens(machine, min(missing, hit + budget - law.block_tokens))
             blocked = node[b, PINNED] + room + least > capacity
             return Batch(budget, room, decodes, context, new, attention), blocked
         if machine.pair[i, b, CACHED]:
-            _unlink(machine, b, i)
+            unlink(machine, b, i)
         inner[b, HEAD] = row[NEXT]
         node[b, QUEUED] -= 1
         _join(machine, b, i, hit, now_ps)
-        own = _own(machine, hit + chunk) - _own(machine, hit)
-        _make_room(machine, b, room + own)
+        own = own_tokens(machine, hit + chunk) - own_tokens(machine, hit)
+        make_room(machine, b, room + own)
         row[CHUNK] = chunk
         if row[EMITTED] and missing - hit == 1:
             inner[b, FILLS] -= 1
@@ -502,7 +363,7 @@ def _join(machine, b, i, hit, now_ps):
     """Session i's request joins the batch with so many tokens found in the cache."""
     node, inner, row = machine.node, machine.inner, machine.request[i]
     row[COMPUTED] = hit
-    node[b, PINNED] += _own(machine, hit)
+    node[b, PINNED] += own_tokens(machine, hit)
     if row[SCHEDULED_PS] < 0:
         row[SCHEDULED_PS], row[HIT] = now_ps, hit
     else:
@@ -518,9 +379,9 @@ def _join(machine, b, i, hit, now_ps):
 def emitted(machine, b, i, now_ps):
     """Tokens of its answer that session i's request on node b has brought by now."""
     row = machine.request[i]
-    if row[AT] < machine.node[b, RUNNING] and machine.running[b, row[AT]] == i:
-        if machine.due[b, row[AT]] != NEVER:
-            return machine.inner[b, STEPS_DONE] + steps_by(machine.node, b, now_ps) - row[BORN]
+    k = row[AT]
+    if k < machine.node[b, RUNNING] and machine.running[b, k] == i and machine.due[b, k] != NEVER:
+        return machine.inner[b, STEPS_DONE] + steps_by(machine.node, b, now_ps) - row[BORN]
     return row[EMITTED]
 
 

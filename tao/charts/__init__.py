@@ -1,0 +1,20 @@
+"""Charts: a tidy DataFrame in, an Altair chart out.
+
+One style for all: fixed sizes, white background (readable in dark themes too), a palette that color-blind
+people can tell apart, a second cue beside color, and a description. A policy looks the same in every chart.
+A chart that a panel updates reads its rows from a parameter, so that new rows move the marks without
+drawing the chart again.
+"""
+
+from tao.charts._style import GREY, INK, LINE, LOOKS, MAX_ROWS, NEVER_MS, PALETTE, Look, live, looks
+from tao.charts.lanes import phases, swimlane
+from tao.charts.nodes import COLD, NODE_HEIGHT, PARTS, WARM, node_bars, node_bars_size, node_bars_value
+from tao.charts.race import latency_vs_capacity, paired_dots, win_loss_map
+from tao.charts.shares import cost_bars, wait_by_size
+
+__all__ = [
+    *("GREY", "INK", "LINE", "LOOKS", "MAX_ROWS", "NEVER_MS", "PALETTE"),
+    *("COLD", "NODE_HEIGHT", "PARTS", "WARM", "Look"),
+    *("cost_bars", "latency_vs_capacity", "live", "looks", "node_bars", "node_bars_size", "node_bars_value"),
+    *("paired_dots", "phases", "swimlane", "wait_by_size", "win_loss_map"),
+]
