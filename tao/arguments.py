@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 import tao
-from tao import library, planners
+from tao import bench, library, planners
 from tao.comparisons import DEFAULT_POLICIES
 from tao.metrics import METRICS
 from tao.model import Params
@@ -44,8 +44,8 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_plan(commands)
     _add_runs(commands)
-    measured = _add(commands, "bench", "time the planners on this machine")
-    measured.add_argument("what", choices=["planner"], help="what to time")
+    measured = _add(commands, "bench", "time the planners or the simulator on this machine")
+    measured.add_argument("what", choices=list(bench.BENCHES), help="what to time")
     _add_json(measured)
     _add(
         commands,

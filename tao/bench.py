@@ -10,9 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from tao import planners
+from tao import planners, runner
 from tao._jit import njit
+from tao.history import PLANNED, History
 from tao.model import CacheNote, Node, Params, Session, Snapshot
+from tao.policies import POLICIES, Compiled
+from tao.profiles import PROFILES, PS_PER_S
+from tao.simulator import simulate
+from tao.workloads import MAX_TASKS, WORKLOADS, Workload
 
 
 def median_s(call: Callable[[], object], repeats: int = 20) -> float:
@@ -76,6 +81,77 @@ def planner(progress: Callable[[float], None] = lambda share: None) -> list[dict
     return rows
 
 
+PAPER_PLANS_PER_S = 0.71  # TAO paper, E6: plans a second at most, from its totals
+
+
+def simulator(progress: Callable[[float], None] = lambda share: None) -> list[dict[str, Any]]:
+    """CPU time of whole runs: engine alone, public call, stepper, and a large cluster, in milliseconds.
+
+    300 sessions of swe-lite with 64 workers on two nodes, each turn recorded; then 4,096 workers on 128
+    nodes. `plans_per_s` are plans per simulated second.
+    """
+    work = WORKLOADS["swe-lite"](0, 300)
+    rows = []
+    shown = ("deepseek-v4-flash-4xh100", "qwen3-32b-2xh100")
+    for k, name in enumerate(shown):
+        progress(k / 5)
+        for policy in ("sticky", "thunderagent", "tao"):
+            rows.append(_run_row(f"{policy}, engine", work, policy, 2, 64, name, 5))
+    progress(2 / 5)
+    call = partial(simulate, work, "sticky", 2, 64, profile=shown[0])
+    rows.append(_timed("sticky, simulate()", call, 5, lambda history: history.events))
+    progress(3 / 5)
+    call = partial(simulate, work, "sticky", 2, 64, profile=shown[0], stepper=True)
+    rows.append(_timed("sticky, stepper", call, 1, lambda history: rows[0]["events"]))
+    progress(4 / 5)
+    large = WORKLOADS["swe-lite"](0, MAX_TASKS)
+    rows.append(_run_row("sticky, engine, 4,096 on 128 nodes", large, "sticky", 128, 4096, shown[0], 1))
+    return rows
+
+
+def _run_row(
+    what: str, work: Workload, policy: str, nodes: int, workers: int, profile: str, repeats: int
+) -> dict[str, Any]:
+    """A run in the compiled engine alone; what its arrays cost is not counted."""
+    chosen, engine_profile = POLICIES[policy](Params()), PROFILES[profile]
+    assert isinstance(chosen, Compiled)
+    shape = (work, chosen, nodes, workers, engine_profile, engine_profile.capacity_tokens)
+    taken = []
+    for k in range(repeats + 1):
+        runs = [runner.Run(*shape)]
+        start = time.process_time()
+        history = runs[0].finish()
+        if k or not repeats:
+            taken.append(time.process_time() - start)
+    row = _summary(f"{what}, {profile}", taken, history.events)
+    decisions = history.decision_rows.array
+    plans = int((decisions[:, PLANNED] == 1).sum())
+    return row | {"plans": plans, "plans_per_s": plans / history.end_ps * PS_PER_S}
+
+
+def _timed(
+    what: str, call: Callable[[], History], repeats: int, events: Callable[[History], int]
+) -> dict[str, Any]:
+    call()
+    taken = []
+    for _ in range(repeats):
+        start = time.process_time()
+        history = call()
+        taken.append(time.process_time() - start)
+    return _summary(what, taken, events(history))
+
+
+def _summary(what: str, taken: list[float], events: int) -> dict[str, Any]:
+    median = statistics.median(taken)
+    return {
+        "what": what,
+        "events": events,
+        "median_ms": 1000 * median,
+        "worst_ms": 1000 * max(taken),
+        "ns_per_event": 1e9 * median / events,
+    }
+
+
 def _row(what: str, shape: dict[str, int], call: Callable[[], object]) -> dict[str, Any]:
     taken = times_s(call)
     return {
@@ -93,3 +169,25 @@ def _yardstick(cells: Any, passes: int) -> None:
     for worth in range(passes):
         for s in range(source.shape[0]):
             target[s] = max(target[s], source[s] + worth)
+
+
+BENCHES: dict[str, Callable[[Callable[[float], None]], list[dict[str, Any]]]] = {
+    "planner": planner,
+    "simulator": simulator,
+}
+
+NOTES = {
+    "planner": "median and worst of 20 warm calls; the yardstick is one pass of max and add over the same cells",
+    "simulator": "CPU time, median and worst of 5 warm runs (1 for the stepper and the large cluster); engine: "
+    "without preparing\nits arrays; plans per second are of simulated time (TAO paper: at most "
+    f"{PAPER_PLANS_PER_S})",
+}
+
+
+def cell(column: str, value: Any) -> str:
+    """One entry of a table of timings."""
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return value
+    return f"{value:.3f}" if column.endswith(("_ms", "_s")) else f"{value:,.0f}"

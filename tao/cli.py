@@ -187,24 +187,14 @@ def _print_provenance(settings: dict[str, Any], notes: Sequence[str]) -> None:
 
 def _bench(args: argparse.Namespace) -> None:
     with output.progress("timing") as report:
-        rows = bench.planner(report)
+        rows = bench.BENCHES[args.what](report)
     if args.json:
         output.print_json(rows)
         return
-    print("median and worst of 20 warm calls; the yardstick is one pass of max and add over the same cells")
-    head = ("what", "sessions", "nodes", "states", "median ms", "worst ms")
-    cells = [
-        (
-            r["what"],
-            str(r["sessions"]),
-            str(r["nodes"]),
-            f"{r['states']:,}",
-            f"{r['median_ms']:.3f}",
-            f"{r['worst_ms']:.3f}",
-        )
-        for r in rows
-    ]
-    output.print_table(head, cells)
+    print(bench.NOTES[args.what])
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    head = [name.replace("_", " ") for name in columns]
+    output.print_table(head, [[bench.cell(name, row.get(name)) for name in columns] for row in rows])
 
 
 def _lab(args: argparse.Namespace) -> None:

@@ -125,7 +125,6 @@ def compare(
     >>> list(race.paired("ttft_s")["policy"]), race.settings["seeds"]
     (['dull'], [0, 1])
     """
-    arms = _arms(policies)
     common = {
         "workload": source_of(workload),
         "nodes": nodes,
@@ -133,7 +132,7 @@ def compare(
         "tasks": tasks,
         "profile": profile,
         "capacity_tokens": capacity_tokens,
-        "params": params,
+        "params": params or Params(),
         "arrivals": arrivals,
         "rate_per_s": rate_per_s,
         "tool_servers": tool_servers,
@@ -141,10 +140,21 @@ def compare(
         "output_scale": output_scale,
         "strict": strict,
     }
-    drawn, notes = _seeds(common | {"policy": arms[0]}, checks.whole(seeds, "seeds", 1))
+    return _race(_arms(policies), common, checks.whole(seeds, "seeds", 1), executor, progress)
+
+
+def _race(
+    arms: Sequence[Arm],
+    common: dict[str, Any],
+    count: int,
+    executor: Executor | int | None,
+    progress: Callable[[float], None] | None,
+) -> Comparison:
+    params: Params = common["params"]
+    seeds, notes = _seeds(common | {"policy": arms[0]}, count)
     # The sessions that fit in the books of every arm: arms with other reserves would leave out others.
-    reserve = max((arm.params or params or Params()).reserve_tokens for arm in arms)
-    points = [(seed, arm) for seed in drawn for arm in arms]
+    reserve = max((arm.params or params).reserve_tokens for arm in arms)
+    points = [(seed, arm) for seed in seeds for arm in arms]
     runs = [
         make_job(common | {"policy": arm, "seed": seed}, _named(arm, seed), reserve) for seed, arm in points
     ]
@@ -153,8 +163,7 @@ def compare(
         {"policy": arm.name, "seed": seed, **outcome.values}
         for (seed, arm), outcome in zip(points, outcomes, strict=True)
     ]
-    settings = _settings(outcomes, arms, params or Params(), drawn, notes)
-    return Comparison(settings, table(rows, ("policy", "seed")))
+    return Comparison(_settings(outcomes, arms, params, seeds, notes), table(rows, ("policy", "seed")))
 
 
 def _arms(policies: str | Arm | Sequence[PolicyLike | Arm]) -> list[Arm]:

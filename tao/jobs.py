@@ -95,6 +95,14 @@ def arm_of(policy: PolicyLike | Arm) -> Arm:
     return arm
 
 
+def params_of(values: Mapping[str, Any]) -> Params:
+    """The parameters of a run with these `NAMES`: those of its policy's arm before those of all."""
+    params = values["policy"].params or values.get("params") or Params()
+    if not isinstance(params, Params):
+        raise InputError(f"params is {shown(params)}; it must be a Params, such as Params(horizon_s=2.0)")
+    return params
+
+
 def make_job(values: Mapping[str, Any], where: str = "", reserve_tokens: int | None = None) -> Job:
     """The run with these `NAMES`; `workload` and `policy` as made by `source_of` and `arm_of`.
 
@@ -102,7 +110,7 @@ def make_job(values: Mapping[str, Any], where: str = "", reserve_tokens: int | N
     """
     with naming(where):
         arm: Arm = values["policy"]
-        params = arm.params or values.get("params") or Params()
+        params = params_of(values)
         profile = values.get("profile", DEFAULT_PROFILE)
         engine = profile if isinstance(profile, Profile) else profile_named(profile)
         capacity = values.get("capacity_tokens")

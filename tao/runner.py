@@ -21,36 +21,42 @@ from tao.workloads import Workload
 EVENTS_AT_ONCE = 200_000  # ours: tens of milliseconds between two looks at Ctrl-C and progress
 
 
-def run(
-    workload: Workload,
-    policy: Compiled,
-    nodes: int,
-    workers: int,
-    profile: Profile,
-    capacity_tokens: int,
-    arrivals_ps: Ints | None = None,
-    tool_servers: int | None = None,
-    skipping: bool = True,
-    progress: Callable[[float], None] | None = None,
-) -> History:
-    """Play the whole workload; the arguments are those of `tao.cluster.Cluster`.
+class Run:
+    """A run of the compiled engine, prepared; the arguments are those of `tao.cluster.Cluster`.
 
-    `skipping=False` takes every step of a node as an event of its own, as the stepper does. Raises
-    `InputError` if the run cannot go on.
+    `skipping=False` takes every step of a node as an event of its own, as the stepper does.
     """
-    view, e = prepare(
-        workload, policy, nodes, workers, profile, capacity_tokens, arrivals_ps, tool_servers, skipping
-    )
-    while (stopped := engine.play(e, EVENTS_AT_ONCE)) != engine.FINISHED:
-        if stopped == engine.TABLE_FULL:
-            e = e._replace(decisions=_larger(e.decisions), moves=_larger(e.moves))
-        elif stopped == engine.STUCK:
-            raise InputError(view.stuck())
-        elif stopped == engine.ENDLESS:
-            raise InputError(endless())
-        elif progress is not None:
-            progress(int(e.count[layout.DONE_TASKS]) / len(workload.tasks))
-    return _history(workload, view, e)
+
+    def __init__(
+        self,
+        workload: Workload,
+        policy: Compiled,
+        nodes: int,
+        workers: int,
+        profile: Profile,
+        capacity_tokens: int,
+        arrivals_ps: Ints | None = None,
+        tool_servers: int | None = None,
+        skipping: bool = True,
+    ) -> None:
+        self.workload = workload
+        self.view, self.engine = prepare(
+            workload, policy, nodes, workers, profile, capacity_tokens, arrivals_ps, tool_servers, skipping
+        )
+
+    def finish(self, progress: Callable[[float], None] | None = None) -> History:
+        """Play it to the end; raises `InputError` if it cannot go on."""
+        while (stopped := engine.play(self.engine, EVENTS_AT_ONCE)) != engine.FINISHED:
+            e = self.engine
+            if stopped == engine.TABLE_FULL:
+                self.engine = e._replace(decisions=_larger(e.decisions), moves=_larger(e.moves))
+            elif stopped == engine.STUCK:
+                raise InputError(self.view.stuck())
+            elif stopped == engine.ENDLESS:
+                raise InputError(endless())
+            elif progress is not None:
+                progress(int(e.count[layout.DONE_TASKS]) / len(self.workload.tasks))
+        return _history(self.workload, self.view, self.engine)
 
 
 def prepare(

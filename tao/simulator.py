@@ -75,7 +75,7 @@ def simulate(
     come_ps = arrival_times(work, arrivals, rate_per_s)
     shape = (work, chosen, nodes, workers, engine, capacity)
     if isinstance(chosen, Compiled) and not (stepper or keep_snapshots or debug):
-        history = runner.run(*shape, come_ps, tool_servers, progress=progress)
+        history = runner.Run(*shape, come_ps, tool_servers).finish(progress)
     else:
         after = check if debug else None
         cluster = Cluster(*shape, params, keep_snapshots, after, come_ps, tool_servers)

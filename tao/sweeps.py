@@ -122,7 +122,7 @@ def _job(common: Mapping[str, Any], point: Mapping[str, Any]) -> Job:
     where = ", ".join(f"{name}={shown(_shown(x))}" for name, x in point.items())
     values = {**common, **point}
     with jobs.naming(where):
-        params = values["policy"].params or values.get("params") or Params()
+        params = jobs.params_of(values)
         changed = {name: values.pop(name) for name in PARAMS if name in values}
         if changed:
             params = replace(params, **changed)

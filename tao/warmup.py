@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from tao import _jit, planners
 from tao.model import CacheNote, Node, Params, Session, Snapshot
+from tao.policies import POLICIES
+from tao.simulator import simulate
 
 
-def ready() -> None:
-    """Make every kernel ready, and say in one line whether the disk cache had them.
+def ready(simulator: bool = False) -> None:
+    """Make the planners' kernels ready, with `simulator` the engine and every policy too, and say so.
 
-    A few seconds on the first call after an installation, a fraction of one second afterwards.
+    On the first call after an installation a few seconds, with the simulator about a minute; afterwards a
+    fraction of a second.
     """
     sessions = (Session("a", 3, cached={"n0": CacheNote(2, 0.0)}), Session("b", 2))
     snapshot = Snapshot(0.0, (Node("n0", 4), Node("n1", 4)), sessions)
     problem = planners.case(snapshot, Params(quantum_tokens=1, reserve_tokens=0))
     planners.dp(problem)
     planners.bfd(problem)
+    if simulator:
+        for policy in POLICIES:
+            simulate("swe-lite", policy, nodes=2, workers=2, tasks=2)
     compiled = _jit.cache_misses() > 0
     print(f"tao is ready: its kernels {'have been compiled' if compiled else 'were in the disk cache'}")

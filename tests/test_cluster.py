@@ -230,7 +230,9 @@ def test_the_check_of_invariants_notices_a_session_that_was_tampered_with(column
         check(cluster)
 
 
-@pytest.mark.parametrize("name", ["RESIDENTS", "USED", "INFLIGHT", "PREFILLING", "RUNNING", "QUEUED", "PINNED"])
+@pytest.mark.parametrize(
+    "name", ["RESIDENTS", "USED", "INFLIGHT", "PREFILLING", "RUNNING", "QUEUED", "PINNED"]
+)
 def test_the_check_of_invariants_recounts_every_sum_of_a_node(name):
     cluster = Cluster(append_only(*[[(400, 20, 5.0), (9, 2, 0.0)]] * 2), FewestSessions(), 1, 2)
     cluster.view.state.node[0, getattr(state, name)] += 1

@@ -179,6 +179,7 @@ def test_arrivals_are_drawn_where_sessions_are_not():
         ({"capacity_tokens": 0}, "capacity_tokens is 0"),
         ({"extra_delay_s": 5.0}, r"extra_delay_s is 5.0; it must be a pair \(least, most\) of seconds"),
         ({"extra_delay_s": (5.0, 1.0)}, r"extra_delay_s is \(5.0, 1.0\); the least comes first"),
+        ({"params": {"horizon_s": 2}}, "params is {'horizon_s': 2}; it must be a Params"),
         ({"executor": "fast"}, "executor is 'fast'; it must be a concurrent.futures.Executor"),
         ({"executor": 0}, "executor is 0; it must be a whole number from 1"),
         ({"arrivals": "poisson"}, "give a rate with 'poisson'"),

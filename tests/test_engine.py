@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 import random
@@ -36,7 +35,7 @@ def naively(run, policy):
     work = run.workload.fitting(s["capacity_tokens"], s["params"].reserve_tokens)
     come_ps = arrival_times(work, s["arrivals"], s.get("rate_per_s"))
     shape = (work, chosen, s["nodes"], s["workers"], s["profile"], s["capacity_tokens"])
-    return runner.run(*shape, come_ps, s["tool_servers"], skipping=False)
+    return runner.Run(*shape, come_ps, s["tool_servers"], skipping=False).finish()
 
 
 def compare_hosts(run, policy):
@@ -70,7 +69,9 @@ def test_such_runs_hold_everything_that_can_happen():
     seen = {"tao": set(), "thunderagent": set(), "sticky": set(), "vllm_rr": set()}
     for run in runs.numbered(300):
         for policy, found in seen.items():
-            found |= happened(outcome(lambda run=run, policy=policy: run.play(policy)), run.settings["profile"])
+            found |= happened(
+                outcome(lambda run=run, policy=policy: run.play(policy)), run.settings["profile"]
+            )
     always = {"queue", "preemption", "eviction", "rewriting", "nothing fits"}
     waiting = {"pool", "pause", "several placed at once", "move to another node"}
     plans = {"session changed", "would overflow", "more states than the budget", "dp leaves a node empty"}
@@ -142,7 +143,9 @@ def test_tables_grow_without_losing_a_row(policy, monkeypatch):
             assert_equal(outcome(lambda run=run: run.play(policy)), whole)
 
 
-@pytest.mark.skipif(strategies.INTERPRETED, reason="thousands of turns take minutes where nothing is compiled")
+@pytest.mark.skipif(
+    strategies.INTERPRETED, reason="thousands of turns take minutes where nothing is compiled"
+)
 def test_a_long_run_outgrows_the_tables_it_began_with():
     """Four sessions that rewrite 100,000 tokens at each turn: two prompts keep the node busy, others wait."""
     turn = Turn(100_000, 0, 1, "bash", "", 0.0)

@@ -107,17 +107,24 @@ def ours_last(policies: Iterable[str]) -> list[str]:
     return sorted(dict.fromkeys(policies), key=lambda name: name == OURS)
 
 
-def words(metric: str) -> str:
-    """A metric's name with its unit, for titles.
+def policy_axis(policies: Sequence[str]) -> alt.Y:
+    """Rows of policies, the emphasized one in bold."""
+    ours: Any = alt.condition(f"datum.value == '{OURS}'", alt.value("bold"), alt.value("normal"))
+    axis = alt.Axis(labelFontWeight=ours, labelLimit=140, labelFontSize=12, ticks=False, domain=False)
+    return alt.Y("policy:N", sort=list(policies), title=None, axis=axis)
 
-    >>> words("task_latency_s"), words("decode_tok_s_makespan"), words("pauses")
-    ('task latency, s', 'decode throughput over the whole run, tokens/s', 'pauses')
+
+def words(metric: str, unit: bool = True) -> str:
+    """A metric's name, with its unit, for titles.
+
+    >>> words("task_latency_s"), words("decode_tok_s", unit=False), words("pauses")
+    ('task latency, s', 'decode throughput', 'pauses')
     """
-    if metric.startswith("decode_tok_s"):
-        return "decode throughput" + (" over the whole run" if "makespan" in metric else "") + ", tokens/s"
-    name, seconds = metric.removesuffix("_s"), metric.endswith("_s")
-    name = name.replace("_", " ").replace("ttft", "time to first token")
-    return name + (", s" if seconds else "")
+    for ending, name in (("tok_s_makespan", "throughput over the whole run"), ("tok_s", "throughput")):
+        if metric.endswith(ending):
+            return metric.removesuffix(ending).replace("_", " ") + name + ", tokens/s" * unit
+    name = metric.removesuffix("_s").replace("_", " ").replace("ttft", "time to first token")
+    return name + ", s" * (unit and metric.endswith("_s"))
 
 
 def number(x: float) -> str:
@@ -129,19 +136,27 @@ def number(x: float) -> str:
     return f"{x:,.0f}" if abs(x) >= 100 else f"{x:.3g}"
 
 
-def checked(chart: str, frame: pd.DataFrame, columns: Sequence[str] = ()) -> pd.DataFrame:
-    """The rows of `frame`, refused if columns are missing, if there are none, or too many to draw."""
-    missing = [name for name in columns if name not in frame]
-    if missing:
-        raise InputError(f"charts.{chart} needs the columns {', '.join(columns)}; {missing[0]!r} is missing")
-    if columns and frame.empty:
-        raise InputError(f"charts.{chart} was given no rows with values; give it at least one")
-    if len(frame) > MAX_ROWS:
+def few_enough(chart: str, rows: int) -> int:
+    """The number of rows, refused if it is more than can be drawn."""
+    if rows > MAX_ROWS:
         raise InputError(
-            f"charts.{chart} was given {len(frame):,} rows and draws at most {MAX_ROWS:,}; "
+            f"charts.{chart} was given {rows:,} rows and draws at most {MAX_ROWS:,}; "
             "aggregate them, or show fewer at a time"
         )
-    return frame
+    return rows
+
+
+def checked(chart: str, frame: pd.DataFrame, *columns: str, values: Sequence[str] = ()) -> pd.DataFrame:
+    """The rows that have all `values`; refused if columns are missing, or if there are none or too many."""
+    needed = [*columns, *values]
+    missing = [name for name in needed if name not in frame]
+    if missing:
+        raise InputError(f"charts.{chart} needs the columns {', '.join(needed)}; {missing[0]!r} is missing")
+    kept = frame.dropna(subset=list(values))
+    if kept.empty:
+        raise InputError(f"charts.{chart} was given no rows with values; give it at least one")
+    few_enough(chart, len(kept))
+    return kept
 
 
 def title(text: str, *lines: str) -> alt.TitleParams:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import altair as alt
 import pandas as pd
 
-from tao.charts._style import GREY, INK, LINE, PALETTE, checked, styled
+from tao.charts._style import GREY, INK, LINE, PALETTE, few_enough, styled
 
 LABEL_WIDTH, WHOLE_WIDTH, ROOM_WIDTH, FREE_WIDTH = 84, 170, 440, 92  # px
 NODE_HEIGHT = 46  # px
@@ -32,7 +32,7 @@ def node_bars(bars: pd.DataFrame, nodes: int = 1, max_rows: int = 0) -> alt.HCon
     >>> chart.to_dict()["params"][0]["value"]["rows"][0]["words"]
     'n0: a admitted, 60 tokens, cache credit 9'
     """
-    max_rows = max(max_rows, len(checked("node_bars", bars)))
+    max_rows = few_enough("node_bars", max(max_rows, len(bars)))
     nodes = max(nodes, bars["node"].nunique())
     slots = alt.Scale(type="band", domain=list(range(nodes)), paddingInner=0.3, paddingOuter=0.1)
     base = (
