@@ -50,11 +50,12 @@ def pointer(kernel: Any, result: str, values: Any, numbers: int) -> Any:
 
     Its arguments are the NamedTuple `values`, by reference, and so many whole numbers.
     """
-    if numba.config.DISABLE_JIT:
+    if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
         return kernel
     if kernel in _POINTERS:
         return _POINTERS[kernel]
-    kinds = [by_reference_type(numba.typeof(values)), *[types.int64] * numbers]
+    kind = numba.typeof(values)  # type: ignore[no-untyped-call]
+    kinds = [by_reference_type(kind), *[types.int64] * numbers]
     made = CFunc(kernel.py_func, (tuple(kinds), getattr(types, result)), locals={}, options={})
     try:
         made.enable_caching()
@@ -72,7 +73,7 @@ def cache_misses() -> int:
 
 
 @structref.register
-class Reference(types.StructRef):  # type: ignore[misc]
+class Reference(types.StructRef):
     """The type of what `by_reference` makes."""
 
 
@@ -85,7 +86,7 @@ def by_reference(values: T) -> T:
     return values
 
 
-@overload(by_reference)  # type: ignore[untyped-decorator]
+@overload(by_reference)
 def _by_reference(values):  # type: ignore[no-untyped-def] # numba compares the signatures
     if not isinstance(values, types.NamedTuple):
         return None
@@ -106,12 +107,11 @@ def _by_reference(values):  # type: ignore[no-untyped-def] # numba compares the 
 
 def by_reference_type(kind: Any) -> Reference:
     """The numba type that `by_reference` gives to a NamedTuple's type."""
-    return Reference(
-        [
-            (name, by_reference_type(of) if _is_tuple(of) else of)
-            for name, of in zip(kind.fields, kind.types, strict=True)
-        ]
-    )
+    fields = [
+        (name, by_reference_type(of) if _is_tuple(of) else of)
+        for name, of in zip(kind.fields, kind.types, strict=True)
+    ]
+    return Reference(fields)  # type: ignore[no-untyped-call]
 
 
 def _is_tuple(kind: Any) -> bool:
@@ -125,7 +125,7 @@ def _copied(kind: Any) -> str:
     return "borrowed({0})" if isinstance(kind, types.Array) else "{0}"
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _borrowed(typing_context, array):  # type: ignore[no-untyped-def]
     """The array without its owner; whoever called the compiled code keeps it alive."""
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -219,16 +220,16 @@ class Cluster:
         view.phase[i] = REASONING
         view.inflight[b] += 1
         view.state.node[b, state.PREFILLING] += view.state.session[i, state.CHARGE]
-        self._observed(b, lambda now_ps: self.nodes[b].submit(request, now_ps) or [])
+        self._observed(b, partial(self.nodes[b].submit, request))
 
-    def _observed(self, b: int, change: Callable[[int], list[Event]]) -> list[Event]:
+    def _observed(self, b: int, change: Callable[[int], list[Event] | None]) -> list[Event]:
         """Let node b change at this moment, and keep what may be seen of it from outside."""
         row, node = self.view.state.node, self.nodes[b]
         state.scrape(row, b, self.now_ps, self._lag_ps)
         events = change(self.now_ps)
         row[b, state.RUNNING], row[b, state.QUEUED] = len(node.running), len(node.waiting)
         row[b, state.PINNED] = node.pinned_tokens
-        return events
+        return events or []
 
     def _first_token(self, i: int, b: int) -> None:
         charge = self.view.state.session[i, state.CHARGE]

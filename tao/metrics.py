@@ -54,6 +54,7 @@ TERMS = {
     "unused": "the rest: free room, and idle prefixes that nobody found again",
 }
 """The terms of `costs`."""
+_CACHING, _UNUSED = 3, 4
 
 
 def measure(history: History) -> dict[str, float | None]:
@@ -212,7 +213,9 @@ def costs(history: History) -> pd.DataFrame:
     how full a node was, so: a request holds its whole prompt from its first step, and half of its answer
     while it answers; what a preemption costs is taken at the run's mean speed of prefill. Where that adds
     up to more than a node holds (only with preemptions, or prompts of several steps) all of it is scaled
-    down, moment by moment. So no term is negative and the five sum to capacity x nodes x seconds.
+    down, moment by moment. So no term is negative and the five sum to capacity x nodes x seconds. What
+    requests hold is then right to half a percent of all memory; where many are preempted it is up to six
+    percent too high, as their wait for room counts as held.
 
     >>> import tao
     >>> table = costs(tao.simulate("swe-lite", "tao", nodes=1, workers=2, tasks=2))
@@ -226,9 +229,9 @@ def costs(history: History) -> pd.DataFrame:
     for b in range(len(history.node_ids)):
         here = TurnRow(*(column[turns.node == b] for column in turns))
         used += _held(_spans(here, shared), capacity - shared)
-        used[3] += shared * history.end_ps
+        used[_CACHING] += shared * history.end_ps
     total = float(capacity * len(history.node_ids) * history.end_ps)
-    used[4] = total - used.sum()
+    used[_UNUSED] = total - used.sum()
     token_s = used / PS_PER_S
     return pd.DataFrame({"term": list(TERMS), "token_s": token_s, "share": used / total if total else np.nan})
 

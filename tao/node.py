@@ -60,6 +60,9 @@ class PrefixCache(Protocol):
 
     tokens: int
 
+    def held(self, session: int) -> int:
+        """Idle tokens of a session."""
+
     def match(self, request: Request) -> int:
         """How many tokens of the request's prompt are cached here."""
 

@@ -117,7 +117,7 @@ def _settings(params: Params) -> Settings:
     numbers: dict[str, object] = {}
     for f in fields(params):
         given = getattr(params, f.name)
-        numbers[f.name] = _CODES[f.name].index(given) if f.name in _CODES else type(f.default)(given)
+        numbers[f.name] = _CODES[f.name].index(given) if f.name in _CODES else type(f.default)(given)  # type: ignore[misc]
     if not params.decay:
         numbers["half_life_s"] = math.inf
     return Settings(**{name: numbers[name] for name in Settings._fields})  # type: ignore[arg-type]

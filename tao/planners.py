@@ -86,6 +86,7 @@ def case(snapshot: Snapshot, params: Params) -> Case:
             usable[i] = [b.id in s.eligible for b in nodes]
     last = np.array([index.get(valuation.last_node(s) or "", -1) for s in sessions], np.int64)
     sizes, room = np.array(demand, np.int64), np.array(free, np.int64)
+    prefer, tier = assign.arrange(credit, last, usable, sizes, room)
     built = Case(
         sessions,
         nodes,
@@ -95,7 +96,8 @@ def case(snapshot: Snapshot, params: Params) -> Case:
         credit,
         np.array([readiness.session_ready(s, snapshot.now_s, params) for s in sessions], np.int64),
         np.array([s.context_tokens for s in sessions], np.int64),
-        *assign.arrange(credit, last, usable, sizes, room),
+        prefer,
+        tier,
         extra,
     )
     _check_sums(built)

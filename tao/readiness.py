@@ -170,7 +170,7 @@ class Book(NamedTuple):
     A call is entered under its own kind and under those that `above` lists, more general ones, -1 for none.
     """
 
-    count: Ints  # int64[kinds]
+    calls: Ints  # int64[kinds]
     total_s: Floats  # float64[kinds]
     above: Ints  # int64[kinds, 2]
     start: Ints  # int64[kinds], where a kind's part of `ordered` begins
@@ -185,12 +185,12 @@ def learn(book, kind, seconds, ordered):
         if k < 0:
             continue
         if ordered:
-            at = book.start[k] + book.count[k]
+            at = book.start[k] + book.calls[k]
             while at > book.start[k] and book.ordered[at - 1] > seconds:
                 book.ordered[at] = book.ordered[at - 1]
                 at -= 1
             book.ordered[at] = seconds
-        book.count[k] += 1
+        book.calls[k] += 1
         book.total_s[k] += seconds
 
 
@@ -199,11 +199,11 @@ def expected_s(book, kind, median):
     """Seconds that a call of that kind takes, from the most specific kind seen so far; nan without any."""
     for rung in range(3):
         k = kind if rung == 0 else book.above[kind, rung - 1]
-        if k >= 0 and book.count[k]:
+        if k >= 0 and book.calls[k]:
             if not median:
-                return book.total_s[k] / book.count[k]
-            low = book.ordered[book.start[k] + (book.count[k] - 1) // 2]
-            return (low + book.ordered[book.start[k] + book.count[k] // 2]) / 2.0
+                return book.total_s[k] / book.calls[k]
+            low = book.ordered[book.start[k] + (book.calls[k] - 1) // 2]
+            return (low + book.ordered[book.start[k] + book.calls[k] // 2]) / 2.0
     return math.nan
 
 
@@ -260,14 +260,14 @@ class History:
     def add(self, tool: str, command_class: str | None, seconds: float) -> None:
         """Note one completed call of `seconds`."""
         kind = self._kinds.number(tool, command_class)
-        if len(self._kinds.names) > len(self._book.count) or self._book.count[0] == self._room:
+        if len(self._kinds.names) > len(self._book.calls) or self._book.calls[0] == self._room:
             self._grow()
         learn(self._book, kind, float(seconds), True)
 
     def estimate(self, tool: str, command_class: str | None, statistic: Statistic) -> float | None:
         """Seconds such a call takes, from the most specific kind seen so far; None without any."""
         kind = self._kinds.number(tool, command_class)
-        if len(self._kinds.names) > len(self._book.count):
+        if len(self._kinds.names) > len(self._book.calls):
             self._grow()
         found = expected_s(self._book, kind, statistic == "median")
         return None if math.isnan(found) else float(found)
@@ -276,8 +276,8 @@ class History:
         """A new book with room for all kinds and twice the calls."""
         old, self._room = self._book, max(16, 2 * self._room)
         self._book = self._kinds.book(np.full(len(self._kinds.names), self._room, np.int64))
-        known = len(old.count)
-        self._book.count[:known], self._book.total_s[:known] = old.count, old.total_s
-        for k, count in enumerate(old.count.tolist()):
+        known = len(old.calls)
+        self._book.calls[:known], self._book.total_s[:known] = old.calls, old.total_s
+        for k, count in enumerate(old.calls.tolist()):
             to, since = int(self._book.start[k]), int(old.start[k])
             self._book.ordered[to : to + count] = old.ordered[since : since + count]

@@ -55,7 +55,7 @@ class Run:
             elif stopped == engine.ENDLESS:
                 raise InputError(endless())
             elif progress is not None:
-                progress(int(e.count[layout.DONE_TASKS]) / len(self.workload.tasks))
+                progress(int(e.counts[layout.DONE_TASKS]) / len(self.workload.tasks))
         return _history(self.workload, self.view, self.engine)
 
 
@@ -114,9 +114,9 @@ def _machine(s: State, at_once: int, law: Law) -> Machine:
     for column in (layout.ENDS_PS, layout.HEAD, layout.TAIL, layout.OLDEST, layout.NEWEST):
         inner[:, column] = -1
     inner[:, layout.NEXT_DUE] = layout.NEVER
-    batches = (np.zeros((m, at_once), np.int64) for _ in range(3))
+    running, due, fills = (np.zeros((m, at_once), np.int64) for _ in range(3))
     links = np.zeros((m, n, 2), np.int64)
-    return Machine(s.session, s.node, s.pair, request, *batches, inner, links, law)
+    return Machine(s.session, s.node, s.pair, request, running, due, fills, inner, links, law)
 
 
 def endless() -> str:
@@ -132,7 +132,7 @@ def _larger(table: Ints) -> Ints:
 
 
 def _history(workload: Workload, view: View, e: Engine) -> History:
-    count, request = e.count, e.machine.request
+    count, request = e.counts, e.machine.request
     decisions, moves = e.decisions[: count[layout.DECISIONS]], e.moves[: count[layout.MOVES]]
     return History(
         {},

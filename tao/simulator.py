@@ -73,12 +73,12 @@ def simulate(
     work = workload_of(workload, seed, tasks).fitting(capacity, params.reserve_tokens, strict)
     chosen = make_policy(policy, params)
     come_ps = arrival_times(work, arrivals, rate_per_s)
-    shape = (work, chosen, nodes, workers, engine, capacity)
+    shape = (nodes, workers, engine, capacity)
     if isinstance(chosen, Compiled) and not (stepper or keep_snapshots or debug):
-        history = runner.Run(*shape, come_ps, tool_servers).finish(progress)
+        history = runner.Run(work, chosen, *shape, come_ps, tool_servers).finish(progress)
     else:
         after = check if debug else None
-        cluster = Cluster(*shape, params, keep_snapshots, after, come_ps, tool_servers)
+        cluster = Cluster(work, chosen, *shape, params, keep_snapshots, after, come_ps, tool_servers)
         _run(cluster, progress)
         history = cluster.history
     history.settings = {
@@ -89,6 +89,7 @@ def simulate(
         "tasks": len(work.tasks),
         "seed": work.seed,
         "capacity_tokens": capacity,
+        "shared_prefix_tokens": work.shared_prefix_tokens,
         "arrivals": arrivals,
         "rate_per_s": rate_per_s,
         "tool_servers": tool_servers,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import exp
 from typing import NamedTuple
 
@@ -178,16 +178,16 @@ class Workload:
     def _script(self) -> tuple[Script, Kinds]:
         kinds = Kinds()
         turns = [turn for task in self.tasks for turn in task.turns]
-        columns = (
-            np.cumsum([0, *(len(task.turns) for task in self.tasks)]),
-            [t.prompt_tokens for t in turns],
-            [t.prefix_tokens for t in turns],
-            [t.output_tokens for t in turns],
-            [round(t.tool_s * PS_PER_S) for t in turns],
-            [kinds.number(t.tool, t.tool_class or None) if t.tool else 0 for t in turns],
+        script = Script(
+            first=_ints([0, *accumulate(len(task.turns) for task in self.tasks)]),
+            prompt=_ints([t.prompt_tokens for t in turns]),
+            prefix=_ints([t.prefix_tokens for t in turns]),
+            output=_ints([t.output_tokens for t in turns]),
+            tool_ps=_ints([round(t.tool_s * PS_PER_S) for t in turns]),
+            kind=_ints([kinds.number(t.tool, t.tool_class or None) if t.tool else 0 for t in turns]),
+            asked_s=np.array([_asked_s(t) for t in turns]),
         )
-        asked_s = np.array([_asked_s(t) for t in turns])
-        return Script(*(np.array(c, np.int64) for c in columns), asked_s), kinds
+        return script, kinds
 
     def head(self, n: int) -> Workload:
         """The first `n` sessions; raises `InputError` where there are fewer, none runs twice."""
@@ -205,10 +205,10 @@ class Workload:
         """Leaves out, and notes, sessions that outgrow the largest node; an error if `strict`."""
         checks.whole(capacity_tokens, "capacity_tokens", 0)
         checks.whole(reserve_tokens, "reserve_tokens", 0)
+        if int((self.script.prompt + self.script.output).max()) + reserve_tokens <= capacity_tokens:
+            return self
         sizes = {t.id: t.peak_tokens + reserve_tokens for t in self.tasks}
         large = {name: size for name, size in sizes.items() if size > capacity_tokens}
-        if not large:
-            return self
         if strict:
             name = max(large, key=lambda name: large[name])
             raise InputError(
@@ -226,6 +226,10 @@ class Workload:
         )
         kept = tuple(t for t in self.tasks if t.id not in large)
         return replace(self, tasks=kept, notes=(*self.notes, note))
+
+
+def _ints(numbers: list[int]) -> Ints:
+    return np.array(numbers, np.int64)
 
 
 def _asked_s(turn: Turn) -> float:

@@ -1,4 +1,4 @@
-"""The simulator against arithmetic: runs whose outcome is known in closed form, and queues that theory solves."""
+"""The simulator against arithmetic: runs with a closed form, and queues that theory solves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import strategies
-from runs import QWEN, append_only, by_hand
+from runs import CLOCKWORK, QWEN, append_only, by_hand
 
 from tao.model import Params
 from tao.policies import POLICIES
@@ -17,7 +17,9 @@ from tao.workloads import Task, Turn, Workload
 
 CALL = ("bash", "test")
 BOTH_HOSTS = pytest.mark.parametrize("stepper", [False, True], ids=["engine", "stepper"])
-SLOW = pytest.mark.skipif(strategies.INTERPRETED, reason="100,000 events take minutes where nothing is compiled")
+SLOW = pytest.mark.skipif(
+    strategies.INTERPRETED, reason="100,000 events take minutes where nothing is compiled"
+)
 
 
 def alone_ps(law, rows, budget=8192, block=16):
@@ -125,23 +127,18 @@ def test_one_seat_and_poisson_arrivals_are_the_queue_m_d_1(load, tolerance, caps
 
 
 # Steps take 10 ms and 1 ms per sequence whatever the context; to prefill a token costs nothing more.
-SHARED = dataclasses.replace(
-    QWEN, name="processor sharing", t0_ms=10.0, t2_us=1000.0, kv_us_per_1k=0.0, prefill_ms=0.0, prefill_us=0.0,
-    attention_us_per_1k=0.0, host_ms=0.0, block_tokens=1,
-)  # fmt: skip
+SHARED = dataclasses.replace(CLOCKWORK, name="processor sharing", t2_us=1000.0, block_tokens=1)
 
 
 def agents(workers, turns, output, tool_s, lengths, seed=1):
-    """A closed network: sessions that never end, tools of exponential length, answers of mean length `output`."""
+    """A closed network: long sessions, tools of exponential length, answers of mean length `output`."""
     rng = np.random.default_rng(seed)
-    tasks = []
-    for k in range(workers):
-        times = np.round(rng.exponential(tool_s, turns), 9)
+    sessions = []
+    for _ in range(workers):
+        times = np.round(rng.exponential(tool_s, turns), 9).tolist()
         size = np.full(turns, output) if lengths == "fixed" else rng.geometric(1 / output, turns)
-        rows = [(1, int(o), float(t)) for o, t in zip(size, times, strict=True)]
-        tasks.append(append_only([*rows, (1, 1, 0.0)]).tasks[0])
-    named = tuple(dataclasses.replace(task, id=f"s{k:02}") for k, task in enumerate(tasks))
-    return Workload("agents", named, 0)
+        sessions.append([*((1, o, t) for o, t in zip(size.tolist(), times, strict=True)), (1, 1, 0.0)])
+    return append_only(*sessions)
 
 
 def product_form(workers, output, tool_s, servers=None):

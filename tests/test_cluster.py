@@ -61,8 +61,8 @@ def test_sticky_spreads_equal_sessions_over_equal_nodes():
 
 
 def test_a_policy_in_plain_python_runs_like_the_compiled_one():
-    own = run("swe-lite", FewestSessions, tasks=5, workers=5, capacity_tokens=30_000)
-    compiled = run("swe-lite", "sticky", tasks=5, workers=5, capacity_tokens=30_000, debug=False)
+    rows = [(700, 20, 0.3), (90, 5, 4.0), (60, 30, 0.0), (1, 1, 0.0)]
+    own, compiled = (run(append_only(*[rows] * 9), policy) for policy in (FewestSessions, "sticky"))
     assert own.turns == compiled.turns
     assert own.settings["policy"] == "FewestSessions"
 

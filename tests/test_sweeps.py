@@ -153,7 +153,7 @@ def test_a_policy_that_is_an_object_begins_each_run_as_it_was_given():
         ({"seed": [1]}, {"seeds": 3}, "both seed and seeds are given"),
         ([("workers", [1])], {}, "grid is .*; it must be a dict of names and lists of values"),
         ({"workers": [1, 0], "seed": [3]}, {}, r"workers is 0; .* \(at workers=0, seed=3\)$"),
-        ({"half_life_s": [1.0]}, {"params": {"horizon_s": 2}}, "params is {'horizon_s': 2}; it must be a Params"),
+        ({"decay": [True]}, {"params": {"decay": 2}}, "params is {.decay.: 2}; it must be a Params"),
         ({"half_life_s": [0.0]}, {}, r"half_life_s is 0.0; .* \(at half_life_s=0.0\)$"),
         ({"output_scale": [-1.0]}, {"seed": 3}, r"output_scale is -1.0; .* \(at output_scale=-1.0\)$"),
         ({"capacity_tokens": [10]}, {}, r"none of 4 sessions fits: .* \(at capacity_tokens=10\)$"),

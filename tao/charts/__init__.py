@@ -6,11 +6,11 @@ A chart that a panel updates reads its rows from a parameter, so that new rows m
 drawing the chart again.
 """
 
-from tao.charts._style import GREY, INK, LINE, LOOKS, MAX_ROWS, NEVER_MS, PALETTE, Look, live, looks
 from tao.charts.lanes import phases, swimlane
 from tao.charts.nodes import COLD, NODE_HEIGHT, PARTS, WARM, node_bars, node_bars_size, node_bars_value
 from tao.charts.race import latency_vs_capacity, paired_dots, win_loss_map
 from tao.charts.shares import cost_bars, wait_by_size
+from tao.charts.style import GREY, INK, LINE, LOOKS, MAX_ROWS, NEVER_MS, PALETTE, Look, live, looks
 
 __all__ = [
     "COLD",

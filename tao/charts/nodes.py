@@ -8,7 +8,7 @@ from typing import Any, Literal
 import altair as alt
 import pandas as pd
 
-from tao.charts._style import GREY, INK, LINE, PALETTE, few_enough, styled
+from tao.charts.style import GREY, INK, LINE, PALETTE, few_enough, styled
 
 LABEL_WIDTH, WHOLE_WIDTH, ROOM_WIDTH, FREE_WIDTH = 84, 170, 440, 92  # px
 NODE_HEIGHT = 46  # px

@@ -13,7 +13,7 @@ STUCK_PS = 3 * 3600 * PS_PER_S
 FINISHED, PAUSE, TABLE_FULL, STUCK, ENDLESS = range(5)  # why `play` returns
 ARRIVAL, APPLY, PERIOD, WAKE = range(4)  # events beside steps and tools, in the order a moment handles them
 
-# Entries of Engine.count.
+# Entries of Engine.counts.
 (
     NEXT_TASK,
     DONE_TASKS,
@@ -164,7 +164,7 @@ class Engine(NamedTuple):
     workers: int
     open_arrivals: bool
     # Where the run stands.
-    count: Ints  # int64[COUNTERS]
+    counts: Ints  # int64[COUNTERS]
     heap_ps: Ints  # int64[m + n + 4], times of a binary heap
     heap_id: Ints  # whose: node b's step is b, session i's tool m + i, then ARRIVAL to WAKE
     heap_at: Ints  # where each stands in the heap, -1: nowhere
@@ -184,6 +184,7 @@ def law_of(profile: Profile, shared_tokens: int, lag_ps: int, skipping: bool) ->
         *(law.base, law.per_sequence, law.per_kv_token, law.prefill, law.per_prefill_token),
         *(law.attention, law.host),
         *(profile.max_batched_tokens, profile.max_seqs, profile.block_tokens),
-        *(shared_tokens, lag_ps, skipping),
+        *(shared_tokens, lag_ps),
+        skipping,
         profile.experts,
     )

@@ -64,7 +64,7 @@ from tao.state import (
 def play(engine, event_limit):
     """Go on until all sessions are done, or for `event_limit` events; returns why it stopped."""
     e = by_reference(engine)
-    count, clock, inner = e.count, e.clock, e.inner
+    count, clock, inner = e.counts, e.clock, e.inner
     heap_ps, heap_id, heap_at = e.heap_ps, e.heap_id, e.heap_at
     n, m = len(e.session), len(e.node)
     if count[EVENTS] == 0:
@@ -115,7 +115,7 @@ def play(engine, event_limit):
 @njit
 def _set_off(e, n, m):
     """The moment 0: the first sessions, the first tick."""
-    count = e.count
+    count = e.counts
     count[EVENTS] = 1
     if e.open_arrivals:
         push(count, e.heap_ps, e.heap_id, e.heap_at, m + n + ARRIVAL, e.arrivals_ps[0])
@@ -137,20 +137,20 @@ def _set_off(e, n, m):
 @njit
 def _end_step(e, b, finished):
     """The step or segment of node b ends; returns the new number of finished requests."""
-    e.count[EVENTS] += 1
-    e.count[BUSY_NODES] -= 1
+    e.counts[EVENTS] += 1
+    e.counts[BUSY_NODES] -= 1
     turns.touch(e, b)
     charged = e.node[b, PREFILLING]
     finished = batch.finish(e.machine, b, e.clock[NOW_PS], e.ended, finished)
     if e.node[b, PREFILLING] != charged:
-        e.count[CHANGED] = 1
+        e.counts[CHANGED] = 1
     return finished
 
 
 @njit
 def _timer(e, what):
     """An arrival, a plan that is ready, a period that is over, or the moment to decide again."""
-    count, now_ps = e.count, e.clock[NOW_PS]
+    count, now_ps = e.counts, e.clock[NOW_PS]
     first = len(e.node) + len(e.session)
     count[EVENTS] += 1
     if what == ARRIVAL:
@@ -172,7 +172,7 @@ def _timer(e, what):
 
 @njit
 def _watch_for_standstill(e):
-    count, now_ps = e.count, e.clock[NOW_PS]
+    count, now_ps = e.counts, e.clock[NOW_PS]
     coming = e.open_arrivals and count[NEXT_TASK] < len(e.session)
     if count[BUSY_NODES] or count[TOOLS] or count[PLANNING] or coming:
         count[BUSY_PS] = now_ps
@@ -183,7 +183,7 @@ def _watch_for_standstill(e):
 @njit
 def _decide(e):
     """After the events of a moment: let an event-driven policy decide, or wake it when it may."""
-    count = e.count
+    count = e.counts
     if e.period_ps >= 0 or not e.decides or not count[CHANGED] or count[PLANNING]:
         return
     due_ps = count[TICKED_PS] + max(e.gap_ps, 1)
@@ -195,15 +195,15 @@ def _decide(e):
 
 @njit
 def _wake_at(e, at_ps):
-    if e.count[WAKE_PS] < 0 or at_ps < e.count[WAKE_PS]:
-        e.count[WAKE_PS] = at_ps
+    if e.counts[WAKE_PS] < 0 or at_ps < e.counts[WAKE_PS]:
+        e.counts[WAKE_PS] = at_ps
         what = len(e.node) + len(e.session) + WAKE
-        push(e.count, e.heap_ps, e.heap_id, e.heap_at, what, at_ps)
+        push(e.counts, e.heap_ps, e.heap_id, e.heap_at, what, at_ps)
 
 
 @njit
 def _tick(e):
-    count, clock, now_ps = e.count, e.clock, e.clock[NOW_PS]
+    count, clock, now_ps = e.counts, e.clock, e.clock[NOW_PS]
     count[CHANGED], count[TICKED_PS] = 0, now_ps
     turns.show(e)
     state.begin_tick(e.state)
@@ -243,15 +243,15 @@ def _pause(e, i):
         s[i, LEAVING] = 1
     else:
         state.move(e.state, i, HOLD)
-        e.count[CHANGED] = 1
+        e.counts[CHANGED] = 1
     return True
 
 
 @njit
 def _apply(e):
     """The plan is there: apply what still holds."""
-    e.count[PLANNING] = 0
-    proposed = e.proposed[: e.count[PLAN_ROWS]]
+    e.counts[PLANNING] = 0
+    proposed = e.proposed[: e.counts[PLAN_ROWS]]
     verdicts = state.recheck(e.state, proposed)
     for k in range(len(verdicts)):
         if verdicts[k] == OK:
@@ -261,7 +261,7 @@ def _apply(e):
 
 @njit
 def _record_decision(e, planned, rows, verdicts):
-    count, k = e.count, e.count[DECISIONS]
+    count, k = e.counts, e.counts[DECISIONS]
     row = e.decisions[k]
     row[0], row[1] = e.clock[NOW_PS], count[PLAN_POOL]
     row[2], row[3], row[4] = count[PLAN_STATES], count[PLAN_FALLBACK], planned

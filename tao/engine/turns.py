@@ -50,15 +50,15 @@ def touch(e, b):
     """Node b may have to begin a step at the end of this moment."""
     if not e.inner[b, at.TOUCHED]:
         e.inner[b, at.TOUCHED] = 1
-        e.touched[e.count[TOUCHES]] = b
-        e.count[TOUCHES] += 1
+        e.touched[e.counts[TOUCHES]] = b
+        e.counts[TOUCHES] += 1
 
 
 @njit
 def start_task(e):
     """The next session comes onto the cluster."""
-    i = e.count[NEXT_TASK]
-    e.count[NEXT_TASK] += 1
+    i = e.counts[NEXT_TASK]
+    e.counts[NEXT_TASK] += 1
     e.request[i, at.STARTED_PS] = e.clock[NOW_PS]
     state.start(e.state, i)
     arrive(e, i)
@@ -76,7 +76,7 @@ def arrive(e, i):
     if s[i, TURN] and prefix < e.prompt[turn - 1] + e.output[turn - 1]:
         for b in range(pair.shape[1]):
             pair[i, b, NOTED] = min(pair[i, b, NOTED], prefix)
-    e.count[CHANGED] = 1
+    e.counts[CHANGED] = 1
     if s[i, RESIDENT] >= 0:
         submit(e, i)
         return
@@ -111,7 +111,7 @@ def submit(e, i):
     node[b, INFLIGHT] += 1
     node[b, PREFILLING] += s[i, CHARGE]
     if batch.submit(e.machine, b, i, e.clock[NOW_PS]):
-        push(e.count, e.heap_ps, e.heap_id, e.heap_at, b, e.inner[b, at.ENDS_PS])
+        push(e.counts, e.heap_ps, e.heap_id, e.heap_at, b, e.inner[b, at.ENDS_PS])
     if e.inner[b, at.ENDS_PS] < 0:
         touch(e, b)
 
@@ -128,12 +128,12 @@ def finish(e, b, i):
     s[i, LAST_NODE] = b
     node[b, INFLIGHT] -= 1
     record_turn(e, i, b, turn)
-    e.count[CHANGED] = 1
+    e.counts[CHANGED] = 1
     s[i, PHASE] = TOOL
     if not last:
         s[i, TOOL_PS], s[i, TOOL_DUE_PS] = now_ps, -1
         s[i, KIND], e.asks_s[i] = e.kind[turn], e.asked_s[turn]
-        e.count[TOOLS] += 1
+        e.counts[TOOLS] += 1
         call_tool(e, i)
     e.on_finish(e.state, i)
     if s[i, LEAVING] or last:
@@ -142,17 +142,17 @@ def finish(e, b, i):
     if last:
         state.end(e.state, i)
         request[i, at.FINISHED_PS] = now_ps
-        e.count[DONE_TASKS] += 1
-        if not e.open_arrivals and e.count[NEXT_TASK] < len(s):
+        e.counts[DONE_TASKS] += 1
+        if not e.open_arrivals and e.counts[NEXT_TASK] < len(s):
             start_task(e)
 
 
 @njit
 def record_turn(e, i, b, turn):
     """Enter a row of `history.TurnRow`; the tool's end is entered when it comes."""
-    request, row = e.request, e.turns[e.count[TURNS]]
-    request[i, at.ROW] = e.count[TURNS]
-    e.count[TURNS] += 1
+    request, row = e.request, e.turns[e.counts[TURNS]]
+    request[i, at.ROW] = e.counts[TURNS]
+    e.counts[TURNS] += 1
     row[0], row[1], row[2] = i, e.session[i, TURN], b
     row[3], row[4], row[5] = (
         request[i, at.ARRIVED_PS],
@@ -169,7 +169,7 @@ def record_turn(e, i, b, turn):
 @njit
 def call_tool(e, i):
     """Run the tool of session i, or queue it where all servers are busy."""
-    count, request = e.count, e.request
+    count, request = e.counts, e.request
     if count[IDLE_SERVERS] == 0:
         request[i, at.NEXT] = -1
         if count[TOOL_HEAD] < 0:
@@ -188,7 +188,7 @@ def call_tool(e, i):
 @njit
 def tool_end(e, i):
     """Session i's tool returns: learn how long it took, and go on with the next turn."""
-    s, count, now_ps = e.session, e.count, e.clock[NOW_PS]
+    s, count, now_ps = e.session, e.counts, e.clock[NOW_PS]
     count[EVENTS] += 1
     count[TOOLS] -= 1
     count[IDLE_SERVERS] += 1

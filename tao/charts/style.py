@@ -1,4 +1,4 @@
-"""One style for all charts: colors, sizes, checks of the rows, and the widget that shows a chart."""
+"""One style for all charts: colors, titles, checks of the rows, and the widget that shows a chart."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zlib import crc32
 import altair as alt
 import pandas as pd
 
-from tao.checks import InputError
+from tao.checks import InputError, listing
 
 PALETTE = {  # Okabe and Ito (2008), without their yellow, which is too faint on white
     "blue": "#0072B2",
@@ -23,17 +23,10 @@ PALETTE = {  # Okabe and Ito (2008), without their yellow, which is too faint on
 GREY, LINE, INK = "#C8CCD0", "#6B7075", "#1F2328"  # light fill, outline, text; on white
 MAX_ROWS = 5_000  # Altair refuses more, and nobody can read them
 NEVER_MS = 10**9  # 11 days
-PLOT_WIDTH = 560  # px; with labels, axis and padding less than 720
+WIDTH = 560  # px of a plot; with labels, axis and padding less than 720
+ROW = 34  # px
 
 SOLID, DASHED, DOTTED = [1, 0], [7, 3], [2, 2]
-FAMILIES = (  # a hue per family of policies; its members differ in shape and dash
-    ("blue", ("tao",)),
-    ("sky", ("previous", "oracle")),
-    ("vermilion", ("thunderagent", "thunderagent_paper", "thunderagent_dynamo")),
-    ("orange", ("vllm_cache_aware", "vllm_rr", "vllm_dplb")),
-    ("purple", ("sglang_cache_aware", "llmd")),
-    ("green", ("dynamo_kv",)),
-)
 OURS = "tao"  # the policy that every chart emphasizes
 HIGHER_IS_BETTER = (
     *("decode_tok_s", "decode_tok_s_makespan", "credit_realized"),
@@ -51,13 +44,23 @@ class Look(NamedTuple):
     dash: list[int]
 
 
-_MARKS = (("circle", SOLID), ("square", DASHED), ("triangle-up", DOTTED))
 LOOKS = {
-    name: Look(PALETTE[hue], *mark)
-    for hue, names in FAMILIES
-    for name, mark in zip(names, _MARKS, strict=False)
-} | {"sticky": Look(LINE, "circle", SOLID), "session_hash": Look(LINE, "square", DASHED)}
-"""The looks of the built-in policies, the same in every chart."""
+    "tao": Look(PALETTE["blue"], "circle", SOLID),
+    "previous": Look(PALETTE["sky"], "circle", DASHED),
+    "oracle": Look(PALETTE["sky"], "diamond", DOTTED),
+    "thunderagent": Look(PALETTE["vermilion"], "square", SOLID),
+    "thunderagent_paper": Look(PALETTE["vermilion"], "diamond", DASHED),
+    "thunderagent_dynamo": Look(PALETTE["vermilion"], "cross", DOTTED),
+    "vllm_cache_aware": Look(PALETTE["orange"], "triangle-up", SOLID),
+    "vllm_rr": Look(PALETTE["orange"], "triangle-right", DASHED),
+    "vllm_dplb": Look(PALETTE["orange"], "cross", DOTTED),
+    "sglang_cache_aware": Look(PALETTE["purple"], "triangle-down", SOLID),
+    "llmd": Look(PALETTE["purple"], "square", DASHED),
+    "dynamo_kv": Look(PALETTE["green"], "diamond", SOLID),
+    "sticky": Look(LINE, "cross", SOLID),
+    "session_hash": Look(LINE, "triangle-left", DASHED),
+}
+"""The looks of the built-in policies, the same in every chart; a hue per family."""
 
 _OTHERS = [
     Look(INK, shape, dash)
@@ -71,7 +74,7 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
 
     Only where two of them would look the same in one chart does the second take the next.
 
-    >>> looks(["sticky", "tao"])["tao"].color == PALETTE["blue"]
+    >>> looks(["mine", "tao"])["tao"].color == PALETTE["blue"]
     True
     """
     found: dict[str, Look] = {}
@@ -82,18 +85,24 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     return found
 
 
-def by_policy(policies: Sequence[str], columns: int = 4) -> dict[str, Any]:
+def policies(frame: pd.DataFrame) -> list[str]:
+    """Each policy once, in the order of the rows, but the emphasized one first."""
+    return sorted(dict.fromkeys(frame["policy"]), key=lambda name: name != OURS)
+
+
+def grouped(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows policy by policy, the emphasized one first: its wide line lies below the thin ones."""
+    return pd.concat([frame[frame["policy"] == name] for name in policies(frame)])
+
+
+def by_policy(names: Sequence[str]) -> dict[str, Any]:
     """The encodings that tell policies apart, with one legend for all three."""
-    scales: dict[str, list[Any]] = {
-        "color": [look.color for look in looks(policies).values()],
-        "shape": [look.shape for look in looks(policies).values()],
-        "strokeDash": [look.dash for look in looks(policies).values()],
-    }
-    legend = alt.Legend(title=None, orient="bottom", columns=columns, symbolSize=90, symbolStrokeWidth=2)
+    legend = alt.Legend(title=None, orient="bottom", columns=5, symbolSize=90, symbolOpacity=1)
     channels = {"color": alt.Color, "shape": alt.Shape, "strokeDash": alt.StrokeDash}
+    ranges = zip(*looks(names).values(), strict=True)
     return {
-        name: channels[name]("policy:N", scale=alt.Scale(domain=list(policies), range=values), legend=legend)
-        for name, values in scales.items()
+        channel: make("policy:N", scale=alt.Scale(domain=list(names), range=list(values)), legend=legend)
+        for (channel, make), values in zip(channels.items(), ranges, strict=True)
     }
 
 
@@ -102,16 +111,11 @@ def emphasized(ours: float, others: float) -> Any:
     return alt.when(alt.datum.policy == OURS).then(alt.value(ours)).otherwise(alt.value(others))
 
 
-def ours_last(policies: Iterable[str]) -> list[str]:
-    """Each policy once, in the order given, the emphasized one last, so that it is drawn on top."""
-    return sorted(dict.fromkeys(policies), key=lambda name: name == OURS)
-
-
-def policy_axis(policies: Sequence[str]) -> alt.Y:
-    """Rows of policies, the emphasized one in bold."""
-    ours: Any = alt.condition(f"datum.value == '{OURS}'", alt.value("bold"), alt.value("normal"))
-    axis = alt.Axis(labelFontWeight=ours, labelLimit=140, labelFontSize=12, ticks=False, domain=False)
-    return alt.Y("policy:N", sort=list(policies), title=None, axis=axis)
+def rows_of(names: Sequence[str]) -> alt.Y:
+    """One row per policy, the emphasized one's name in bold."""
+    bold: Any = alt.condition(f"datum.value == '{OURS}'", alt.value("bold"), alt.value("normal"))
+    axis = alt.Axis(labelFontWeight=bold, labelFontSize=12, labelLimit=140, ticks=False, domain=False)
+    return alt.Y("policy:N", sort=list(names), title=None, axis=axis)
 
 
 def words(metric: str, unit: bool = True) -> str:
@@ -136,6 +140,27 @@ def number(x: float) -> str:
     return f"{x:,.0f}" if abs(x) >= 100 else f"{x:.3g}"
 
 
+def change(x: float) -> str:
+    """A relative change with its sign.
+
+    >>> change(-0.1234)
+    '−12.3%'
+    """
+    return f"{x:+.1%}".replace("-", "−")
+
+
+def spoken(facts: Iterable[tuple[str, str]]) -> str:
+    """Facts, collected by what they are about, for a description.
+
+    >>> spoken([("tao", "1 s"), ("tao", "2 s"), ("llmd", "3 s")])
+    'tao: 1 s, 2 s; llmd: 3 s'
+    """
+    about: dict[str, list[str]] = {}
+    for name, fact in facts:
+        about.setdefault(name, []).append(fact)
+    return "; ".join(f"{name}: {', '.join(said)}" for name, said in about.items())
+
+
 def few_enough(chart: str, rows: int) -> int:
     """The number of rows, refused if it is more than can be drawn."""
     if rows > MAX_ROWS:
@@ -146,38 +171,45 @@ def few_enough(chart: str, rows: int) -> int:
     return rows
 
 
-def checked(chart: str, frame: pd.DataFrame, *columns: str, values: Sequence[str] = ()) -> pd.DataFrame:
-    """The rows that have all `values`; refused if columns are missing, or if there are none or too many."""
-    needed = [*columns, *values]
-    missing = [name for name in needed if name not in frame]
-    if missing:
-        raise InputError(f"charts.{chart} needs the columns {', '.join(needed)}; {missing[0]!r} is missing")
-    kept = frame.dropna(subset=list(values))
+def checked(chart: str, frame: pd.DataFrame, names: Sequence[str], values: Sequence[str]) -> pd.DataFrame:
+    """The columns `names` and `values` of the rows that have all `values`; refused if there are none."""
+    needed = list(dict.fromkeys([*names, *values]))
+    if missing := [name for name in needed if name not in getattr(frame, "columns", ())]:
+        raise InputError(f"charts.{chart} needs a table with {listing(needed)}; {missing[0]!r} is missing")
+    kept = frame.loc[:, needed].dropna(subset=list(values))
     if kept.empty:
         raise InputError(f"charts.{chart} was given no rows with values; give it at least one")
     few_enough(chart, len(kept))
     return kept
 
 
-def title(text: str, *lines: str) -> alt.TitleParams:
-    """A chart's title, with lines of explanation below it."""
-    style: dict[str, Any] = {"subtitleFontSize": 11, "subtitleColor": LINE, "subtitlePadding": 4}
-    return alt.TitleParams(text, subtitle=list(lines), fontSize=14, fontWeight="bold", offset=10, **style)
+def text(base: alt.Chart, field: str, **look: Any) -> list[alt.Chart]:
+    """Text that stays readable on whatever it lies on: a light outline, and the letters above it."""
+    halo: dict[str, Any] = {"stroke": "white", "strokeWidth": 4, "strokeJoin": "round", "opacity": 0.85}
+    return [base.mark_text(color=INK, **look, **extra).encode(text=f"{field}:N") for extra in (halo, {})]
+
+
+def drawn(chart: Chart, title: str, explained: str, description: str) -> Chart:
+    """The chart in the house style, under a title and a line that explains its marks."""
+    small: dict[str, Any] = {"subtitleFontSize": 11, "subtitleColor": LINE, "subtitlePadding": 4}
+    head = alt.TitleParams(title, subtitle=explained, fontSize=14, fontWeight="bold", offset=10, **small)
+    return styled(chart.properties(title=head), description)
 
 
 def styled(chart: Chart, description: str) -> Chart:
     """The chart in the house style, described for those who do not see it."""
-    text: dict[str, Any] = {"labelFontSize": 11, "labelColor": INK}
+    labels: dict[str, Any] = {"labelFontSize": 11, "labelColor": INK}
     titles: dict[str, Any] = {"titleFontSize": 12, "titleFontWeight": "normal", "titleColor": INK}
-    return (
+    styled: Chart = (
         chart.properties(description=description, background="white", padding=8)
         .configure(font="Arial, Liberation Sans, Helvetica, sans-serif")
         .configure_text(fontSize=12)
         .configure_view(stroke=None)
-        .configure_axis(domainColor=LINE, tickColor=LINE, gridColor="#ECEEF0", **text, **titles)
-        .configure_legend(symbolStrokeColor=LINE, labelLimit=0, **text, **titles)
+        .configure_axis(domainColor=LINE, tickColor=LINE, gridColor="#ECEEF0", **labels, **titles)
+        .configure_legend(symbolStrokeColor=LINE, labelLimit=0, **labels, **titles)
         .configure_title(anchor="start", fontSize=12, fontWeight="normal", color=INK, offset=6)
     )
+    return styled
 
 
 def live(chart: alt.TopLevelSpec) -> alt.JupyterChart:
