@@ -15,7 +15,7 @@ from tao.policies import POLICIES
 from tao.profiles import DEFAULT_PROFILE, PROFILES
 from tao.workloads import WORKLOADS
 
-TASKS = 128  # ours: enough for a steady window at 64 workers, about a minute for three policies and 8 seeds
+TASKS = 300  # TAO paper: tasks per run of SWE-Lite
 
 PLAN_KEYS = """
 keys of --json, a list with one object per planner:

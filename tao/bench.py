@@ -179,9 +179,10 @@ BENCHES: dict[str, Callable[[Callable[[float], None]], list[dict[str, Any]]]] = 
 }
 
 NOTES = {
-    "planner": "median and worst of 20 warm calls; the yardstick is one pass of max and add over as many cells",
-    "simulator": "CPU time, median and worst of 5 warm runs (1 of the stepper and of the large cluster); engine:\n"
-    f"its arrays ready; plans per second of simulated time (TAO paper: at most {PAPER_PLANS_PER_S})",
+    "planner": "median and worst of 20 warm calls; the yardstick: one pass of max and add over as many cells",
+    "simulator": "CPU time, median and worst of 5 warm runs (1 of the stepper and of the large cluster);\n"
+    "engine: its arrays ready; plans per second of simulated time "
+    f"(TAO paper: at most {PAPER_PLANS_PER_S})",
 }
 
 

@@ -1,7 +1,10 @@
-"""Charts: one style, fixed sizes, texts that fit, and updates that change rows only."""
+"""Charts: one style, fixed sizes, texts that fit, numbers in words, and updates that change rows only."""
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import altair as alt
@@ -9,7 +12,13 @@ import pandas as pd
 import pytest
 
 from tao import charts
+from tao.charts import lanes, nodes, race, shares, style
+from tao.charts.lanes import PHASES
+from tao.history import History
+from tao.metrics import TERMS, costs, waits
 from tao.model import InputError
+from tao.policies import POLICIES
+from tao.simulator import simulate
 
 COLUMNS = ["node", "capacity_tokens", "part", "label", "tokens", "credit"]
 
@@ -63,7 +72,7 @@ def test_cache_credit_decides_the_color_and_the_words_say_it_too(bars: pd.DataFr
 def test_a_label_that_does_not_fit_keeps_its_end_and_a_number_is_never_cut() -> None:
     def lines(part: str, label: str, width: float) -> tuple[str, str]:
         row = {"node": "n0", "capacity_tokens": 9, "part": part, "label": label, "tokens": 9, "credit": 12345}
-        texts = charts._texts(row, width)
+        texts = nodes._texts(row, width)
         return texts["label"], texts["note"]
 
     assert lines("admitted", "swe-lite-0042", 200) == ("swe-lite-0042", "credit 12,345")
@@ -113,6 +122,9 @@ def contrast(one: str, other: str) -> float:
         (charts.INK, charts.GREY),
         (charts.INK, charts.PARTS[charts.COLD]),
         ("#FFFFFF", charts.PARTS[charts.WARM]),
+        (charts.INK, race.BETTER),
+        (charts.INK, race.WORSE),
+        *((charts.INK, charts.PALETTE[name]) for name in shares.TERM_COLORS),
     ],
 )
 def test_text_is_readable_on_what_it_lies_on(ink: str, paper: str) -> None:
@@ -143,3 +155,262 @@ def test_the_drawing_library_comes_along_only_when_asked(
         monkeypatch.setenv("TAO_OFFLINE", value)
     charts.live(charts.node_bars(bars)).close()
     assert bool(asked) is offline
+
+
+# --- races: one small table per chart -------------------------------------------------------------
+
+
+def table(columns: str, *rows: tuple[Any, ...]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=columns.split())
+
+
+@pytest.fixture(scope="module")
+def history() -> History:
+    return simulate("swe-lite", "tao", nodes=2, workers=6, tasks=8, capacity_tokens=60_000)
+
+
+def runs(seeds: int = 2) -> pd.DataFrame:
+    rows = [
+        (policy, seed, tokens, tokens / 50_000 + seed / 100, base + seed, None)
+        for policy, base in (("sticky", 40.0), ("tao", 20.0))
+        for tokens in (30_000, 90_000)
+        for seed in range(seeds)
+    ]
+    return table("policy seed capacity_tokens capacity_over_live task_latency_s ttft_s", *rows)
+
+
+REPORTED = table("label lo hi", ("the paper", 18.0, 21.5))
+CELLS = table(
+    "workers extra_delay_s rival mean lo hi",
+    (8, (0, 0), "sticky", -0.2, -0.3, -0.1),
+    (8, (1, 5), "llmd", 0.3, 0.1, 0.5),
+    (16, (0, 0), "sticky", 0.02, -0.1, 0.14),
+    (16, (1, 5), "sticky", -0.04, float("nan"), float("nan")),
+)
+CHANGES = table("policy seed change", ("sticky", 0, 0.1), ("sticky", 1, 0.3), ("llmd", 0, -0.05))
+
+
+def waited(history: History) -> pd.DataFrame:
+    return pd.concat([waits(history).assign(policy=name) for name in ("sticky", "tao")])
+
+
+def spent(history: History) -> pd.DataFrame:
+    return pd.concat([costs(history).assign(policy=name) for name in ("sticky", "tao")])
+
+
+@pytest.fixture(scope="module")
+def races(history: History) -> dict[str, dict[str, Any]]:
+    """The specification of every chart, validated."""
+    drawn = {
+        "latency_vs_capacity": charts.latency_vs_capacity(runs(), REPORTED),
+        "win_loss_map": charts.win_loss_map(CELLS),
+        "paired_dots": charts.paired_dots(CHANGES),
+        "wait_by_size": charts.wait_by_size(waited(history)),
+        "cost_bars": charts.cost_bars(spent(history)),
+        "swimlane": charts.swimlane(history, seconds=60),
+    }
+    return {name: spec(chart) for name, chart in drawn.items()}
+
+
+AXES = {  # the others are rows of names
+    "latency_vs_capacity": {"KV capacity over live working set", "task latency, s"},
+    "win_loss_map": {"workers (sessions at a time)", "added tool delay, s"},
+    "paired_dots": {"change against tao"},
+    "wait_by_size": {"tenth of the requests, by size of prompt", "mean wait in pool and queue, s"},
+    "cost_bars": {"share of KV capacity × time"},
+    "swimlane": {"seconds since the run began"},
+}
+
+
+def axis_titles(vega: Any) -> Iterator[str]:
+    if isinstance(vega, dict):
+        yield from (axis["title"] for axis in vega.get("axes", ()) if "title" in axis)
+    for part in vega.values() if isinstance(vega, dict) else vega if isinstance(vega, list) else ():
+        yield from axis_titles(part)
+
+
+def test_every_chart_renders_with_titles_and_is_no_wider_than_a_notebook(
+    races: dict[str, dict[str, Any]],
+) -> None:
+    vl_convert = pytest.importorskip("vl_convert")
+    for name, drawn in races.items():
+        assert drawn["title"]["text"], name
+        assert set(axis_titles(vl_convert.vegalite_to_vega(drawn))) == AXES[name]
+        picture = vl_convert.vegalite_to_png(drawn, scale=1)
+        assert picture.startswith(b"\x89PNG"), name
+        assert 300 < int.from_bytes(picture[16:20], "big") <= 720, name
+
+
+def test_descriptions_say_the_numbers(races: dict[str, dict[str, Any]], history: History) -> None:
+    said = {name: drawn["description"] for name, drawn in races.items()}
+    assert "sticky: 40.5 at 0.605, 40.5 at 1.8" in said["latency_vs_capacity"]
+    assert "dashed: reported, the paper, 18 to 21.5." in said["latency_vs_capacity"]
+    assert "sticky: +20.0% (−107.1% to +147.1%); llmd: −5.0%." in said["paired_dots"]
+    share = costs(history).set_index("term")["share"]
+    assert f"tao: {', '.join(f'{term} {share[term]:.0%}' for term in TERMS)}" in said["cost_bars"]
+    first = waits(history).query("cache == 'warm'").iloc[0]
+    assert f"tao warm: 1: {style.number(first['wait_mean_s'])}, " in said["wait_by_size"]
+    assert said["swimlane"].startswith(
+        "Sessions of tao from 0 to 60 s: 6, on n0, n1. Of their time: pool wait"
+    )
+
+
+def test_a_cell_says_whether_it_is_won_lost_or_unclear_whichever_way_the_metric_goes() -> None:
+    verdicts = {
+        metric: list(race._cells(CELLS, metric)["verdict"]) for metric in ("task_latency_s", "decode_tok_s")
+    }
+    assert verdicts["task_latency_s"] == ["better", "worse", "unclear", "unclear"]
+    assert verdicts["decode_tok_s"] == ["worse", "better", "unclear", "unclear"]
+    assert (
+        "8 workers, delay 1 to 5 s, +30.0% vs llmd, worse" in spec(charts.win_loss_map(CELLS))["description"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("metric", "colors"),
+    [
+        ("task_latency_s", [race.BETTER, "white", race.WORSE]),
+        ("decode_tok_s", [race.WORSE, "white", race.BETTER]),
+    ],
+)
+def test_wins_and_losses_are_equally_strong(metric: str, colors: list[str]) -> None:
+    scale = spec(charts.win_loss_map(CELLS, metric=metric))["layer"][0]["encoding"]["color"]["scale"]
+    assert scale["domain"] == [-0.3, 0, 0.3]
+    assert scale["range"] == colors
+    assert contrast(race.BETTER, race.WORSE) < 1.1
+
+
+def test_hatching_stays_in_its_cell() -> None:
+    points = [float(x) for x in re.split("[ML,]", race._hatch(50, 20)) if x]
+    assert max(map(abs, points[0::2])) == 50
+    assert max(map(abs, points[1::2])) == 20
+
+
+def test_a_cell_given_twice_is_refused() -> None:
+    with pytest.raises(InputError, match=r"a cell twice \(8 workers, delay 0 s"):
+        charts.win_loss_map(pd.concat([CELLS, CELLS]))
+
+
+# --- colors ---------------------------------------------------------------------------------------
+
+
+def test_every_policy_has_a_look_of_its_own() -> None:
+    assert set(charts.LOOKS) == set(POLICIES)
+    assert len({(look.color, look.shape) for look in charts.LOOKS.values()}) == len(POLICIES)
+    assert [name for name, look in charts.LOOKS.items() if look.color == charts.PALETTE["blue"]] == ["tao"]
+
+
+def test_a_policy_looks_the_same_whoever_else_is_in_the_chart() -> None:
+    alone = {name: charts.looks([name])[name] for name in (*POLICIES, "mine")}
+    assert charts.looks(["mine", *reversed(POLICIES)]) == alone
+    others = charts.looks([f"mine {k}" for k in range(12)])
+    assert len(set(map(str, others.values()))) == 12
+
+
+def test_colors_follow_the_policy_through_all_charts(races: dict[str, dict[str, Any]]) -> None:
+    for name in ("latency_vs_capacity", "paired_dots", "wait_by_size"):
+        text = json.dumps(races[name])
+        scales = re.findall(r'"scale": {"domain": (\[[^]]*"sticky"[^]]*\]), "range": (\["#[^]]*\])', text)
+        assert scales, name
+        for domain, colors in scales:
+            assert dict(zip(json.loads(domain), json.loads(colors), strict=True))["sticky"] == style.LINE
+
+
+# --- what cannot be drawn ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("draw", "rows"),
+    [
+        (charts.latency_vs_capacity, runs()),
+        (charts.win_loss_map, CELLS),
+        (charts.paired_dots, CHANGES),
+        (charts.wait_by_size, table("policy decile cache turns wait_mean_s", ("tao", 1, "warm", 1, 0.5))),
+        (charts.cost_bars, table("policy term share", ("tao", "decode", 1.0))),
+    ],
+)
+def test_no_rows_and_missing_columns_are_refused_and_one_row_is_drawn(draw: Any, rows: pd.DataFrame) -> None:
+    with pytest.raises(InputError, match=f"{draw.__name__} was given no rows with values"):
+        draw(rows.head(0))
+    with pytest.raises(InputError, match=f"needs a table with .*; '{rows.columns[0]}' is missing"):
+        draw(rows.iloc[:, 1:])
+    with pytest.raises(InputError, match=f"{draw.__name__} needs a table with"):
+        draw(None)
+    spec(draw(rows.head(1)))
+
+
+def test_a_metric_without_any_value_and_an_unknown_wait_are_refused() -> None:
+    with pytest.raises(InputError, match="no rows with values"):
+        charts.latency_vs_capacity(runs(), metric="ttft_s")
+    with pytest.raises(InputError, match="value is 'wait_s'; it must be one of wait_mean_s"):
+        charts.wait_by_size(CHANGES, value="wait_s")
+
+
+def test_one_seed_has_dots_but_no_interval() -> None:
+    assert spec(charts.paired_dots(CHANGES[CHANGES["seed"] == 0]))["description"].endswith(
+        ": sticky: +10.0%; llmd: −5.0%."
+    )
+    assert "line: one seed" in spec(charts.latency_vs_capacity(runs(seeds=1)))["title"]["subtitle"][0]
+
+
+# --- lanes ----------------------------------------------------------------------------------------
+
+
+def test_phases_follow_each_other_and_sum_to_the_turn_exactly(history: History) -> None:
+    rows = charts.phases(history)
+    assert len(rows) == len(PHASES) * len(history.turns)
+    assert (rows["begin_ps"] <= rows["end_ps"]).all()
+    follows = rows["begin_ps"].shift(-1)[rows["phase"] != "tool"] == rows["end_ps"][rows["phase"] != "tool"]
+    assert follows.all()
+    by_turn = rows.assign(ps=rows["end_ps"] - rows["begin_ps"]).groupby(["session", "turn"])["ps"].sum()
+    for turn in history.turns:
+        lasted = turn.tool_end_ps - turn.arrived_ps
+        assert by_turn[history.session_ids[turn.session], turn.turn] == lasted
+    # A session does one thing at a time, over its turns too.
+    ordered = rows.sort_values(["session", "begin_ps", "end_ps"])
+    same = ordered["session"] == ordered["session"].shift()
+    assert (ordered["begin_ps"] >= ordered["end_ps"].shift())[same].all()
+
+
+def test_a_lane_is_cut_at_the_window_and_sessions_come_in_their_order(history: History) -> None:
+    drawn = spec(charts.swimlane(history, first=10.5, seconds=20, sessions=3))
+    bars = drawn["layer"][0]
+    (rows,) = [rows for rows in drawn["datasets"].values() if "phase" in rows[0]]
+    assert bars["encoding"]["y"]["sort"] == [f"swe-lite-{k:04d}" for k in range(3)]
+    assert min(row["begin_s"] for row in rows) == 10.5
+    assert max(row["end_s"] for row in rows) == 30.5
+
+
+def test_a_stay_ends_where_its_session_moves_or_waits_in_the_pool() -> None:
+    rows = table(
+        "session node phase begin_s end_s",
+        ("a", "n0", "decode", 0, 1),
+        ("a", "n0", "tool", 1, 2),
+        ("a", "n0", "pool wait", 2, 3),
+        ("a", "n0", "decode", 3, 4),
+        ("a", "n1", "decode", 4, 5),
+        ("b", "n1", "decode", 0, 1),
+    )
+    stays = lanes._stays(rows)[["session", "node", "begin_s", "end_s"]].values.tolist()
+    assert stays == [["a", "n0", 0, 2], ["a", "n0", 3, 4], ["a", "n1", 4, 5], ["b", "n1", 0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"first": -1}, "first is -1"),
+        ({"seconds": 0}, "seconds is 0"),
+        ({"sessions": 0}, "sessions is 0"),
+        ({"first": 1e6}, "no session runs between 1,000,000 and 1,000,120 s; the last turn ends at"),
+    ],
+)
+def test_a_window_without_sessions_is_refused(history: History, arguments: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        charts.swimlane(history, **arguments)
+
+
+def test_a_history_without_turns_has_no_phases_and_no_lanes() -> None:
+    empty = History({"policy": "tao"}, ["a"], ["n0"])
+    assert charts.phases(empty).empty
+    with pytest.raises(InputError, match="the last turn ends at 0 s"):
+        charts.swimlane(empty)

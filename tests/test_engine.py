@@ -26,7 +26,7 @@ from tao.simulator import arrival_times, make_policy, simulate
 from tao.workloads import Task, Turn, Workload
 
 PLANNING = ("tao", "previous", "oracle")
-EXAMPLES = 3 if strategies.INTERPRETED else 40  # of whole runs per policy
+EXAMPLES = 3 if strategies.INTERPRETED else 50  # of whole runs per policy
 
 
 def naively(run, policy):

@@ -32,10 +32,13 @@ def drive(node, arrivals):
     return log
 
 
-def check(node):
-    chunks = sum(r.chunk for r in node.running)
-    assert node.pinned_tokens == sum(r.computed for r in node.running)
-    assert node.pinned_tokens + node.cache.tokens + chunks <= node.capacity_tokens
+def check(node, sessions=12):
+    own = [max(r.computed - node.shared_tokens, 0) for r in node.running]
+    filled = [max(r.computed + r.chunk - node.shared_tokens, 0) for r in node.running]
+    idle = [node.cache.held(s) for s in range(sessions)]
+    assert node.pinned_tokens == sum(own)
+    assert node.cache.tokens == sum(held - node.shared_tokens for held in idle if held)
+    assert node.shared_tokens + sum(filled) + node.cache.tokens <= node.capacity_tokens
     assert (node.ends_ps is None) == (not node.running and not node.waiting)
 
 
@@ -87,6 +90,15 @@ def test_a_rewritten_conversation_hits_only_what_it_kept():
     nxt = Request(0, 1100, 1, 320)
     drive(node, [(10**13, nxt)])
     assert nxt.hit_tokens == 320
+
+
+def test_a_prefix_that_all_sessions_share_is_computed_and_held_once():
+    node = SimNode(QWEN, capacity_tokens=2000, shared_tokens=800)
+    first, second, third = (Request(s, 1000, 9, 0) for s in range(3))
+    drive(node, [(0, first), (1, second), (10**13, third)])
+    assert [r.hit_tokens for r in (first, second, third)] == [0, 800, 800]
+    assert node.cache.tokens == 3 * 208  # of each what is its own, without the token emitted last
+    assert node.free_tokens == 2000 - 800 - 3 * 208
 
 
 def test_the_oldest_idle_session_is_evicted_first_and_from_its_tail():
@@ -143,11 +155,12 @@ def test_a_canceled_request_leaves_its_tokens_as_idle_cache():
     st.integers(800, 3000),
     st.sampled_from([64, 256, 8192]),
     st.integers(1, 6),
+    st.sampled_from([0, 0, 40]),
 )
-def test_random_loads_keep_all_books(loads, capacity, budget, seats):
+def test_random_loads_keep_all_books(loads, capacity, budget, seats, shared):
     profile = dataclasses.replace(QWEN, max_batched_tokens=budget, max_seqs=seats)
-    node = SimNode(profile, capacity)
-    requests = [(at, Request(i, p, o, min(r, p))) for i, (at, p, o, r) in enumerate(loads)]
+    node = SimNode(profile, capacity, shared_tokens=shared)
+    requests = [(at, Request(i, max(p, shared), o, min(r, p))) for i, (at, p, o, r) in enumerate(loads)]
     log = drive(node, requests)
     for at, r in requests:
         assert r.emitted == r.output_tokens

@@ -51,7 +51,7 @@ def test_every_name_that_is_offered_exists():
 
 @pytest.mark.long
 def test_the_table_of_the_readme_is_what_compare_gives():
-    result = compare(tasks=128)
+    result = compare(tasks=300)
     summary = result.summary().set_index(["policy", "metric"])
     rows = {
         "task latency, s": ("task_latency_s", "{:.0f}"),

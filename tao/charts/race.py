@@ -43,6 +43,7 @@ def latency_vs_capacity(
     '1 seed(s). tao: 30 at 0.8, 20 at 1.6. From 0.85 to 1.2 lies the knee.'
     """
     runs = style.checked("latency_vs_capacity", runs, ("policy", "seed", by), (RATIO, metric))
+    names = style.policies(runs)
     means = runs.groupby(["policy", by], sort=False)[[RATIO, metric]].mean().reset_index()
     means = style.grouped(means.sort_values(RATIO, kind="stable"))
     scale = alt.Scale(type="log", nice=False, padding=12)
@@ -51,17 +52,16 @@ def latency_vs_capacity(
         x=alt.X(f"{RATIO}:Q", scale=scale, axis=axis, title="KV capacity over live working set"),
         y=alt.Y(f"{metric}:Q", title=style.words(metric)),
         tooltip=["policy:N", f"{by}:N", f"{RATIO}:Q", f"{metric}:Q"],
-        **style.by_policy(style.policies(runs)),
+        **style.by_policy(names),
     )
     dots = base.properties(data=style.grouped(runs))
     knee = alt.Chart(pd.DataFrame([KNEE], columns=["x_lo", "x_hi"])).encode(x="x_lo:Q", x2="x_hi:Q")
     bands, others = _bands(reported, metric)
     layers = [
         knee.mark_rect(fill=style.GREY, opacity=0.45),
-        dots.mark_point(filled=True, opacity=0.4).encode(size=style.emphasized(30, 22)),
-        base.mark_line().encode(strokeWidth=style.emphasized(5, 1.7)),
-        base.mark_point(filled=True, opacity=1).encode(size=style.emphasized(160, 65)),
         *bands,
+        dots.mark_point(filled=True, opacity=0.4).encode(size=style.emphasized(30, 22)),
+        *style.lines(base, names),
     ]
     said = style.spoken(
         (row["policy"], f"{style.number(row[metric])} at {style.number(row[RATIO])}")
@@ -72,29 +72,26 @@ def latency_vs_capacity(
     return style.drawn(
         alt.LayerChart(layer=layers),
         f"{name.capitalize()} by room in memory",
-        f"line: {over}; shaded: the knee, {KNEE[0]} to {KNEE[1]}",
+        [f"line: {over}; shaded: the knee, {KNEE[0]} to {KNEE[1]}", *others],
         f"{style.words(metric).capitalize()}, at KV capacity over live working set; {seeds} seed(s). {said}. "
-        f"From {KNEE[0]} to {KNEE[1]} lies the knee.{others}",
+        f"From {KNEE[0]} to {KNEE[1]} lies the knee.{''.join(f' {text}.' for text in others)}",
     )
 
 
-def _bands(reported: pd.DataFrame | None, metric: str) -> tuple[list[alt.Chart], str]:
+def _bands(reported: pd.DataFrame | None, metric: str) -> tuple[list[alt.Chart], list[str]]:
     """What others reported, as outlined bands, and in words."""
     if reported is None:
-        return [], ""
+        return [], []
     known = ("x_lo", "x_hi") if "x_lo" in reported else ()
     rows = style.checked("latency_vs_capacity", reported, ("label",), ("lo", "hi", *known))
     ends = rows["lo"].map(style.number) + " to " + rows["hi"].map(style.number)
-    rows["label"] = "reported: " + rows["label"] + ", " + ends
-    label = alt.Chart(rows).encode(y=alt.Y("lo:Q", title=style.words(metric)), description="label:N")
-    band = label.encode(y2="hi:Q")
-    if known:
-        label, band = label.encode(x="x_lo:Q"), band.encode(x="x_lo:Q", x2="x_hi:Q")
-    else:
-        label = label.encode(x=alt.value(0))
+    said = ("dashed: reported, " + rows["label"] + ", " + ends).tolist()
+    place: dict[str, Any] = {"x": "x_lo:Q", "x2": "x_hi:Q"} if known else {}
+    band = alt.Chart(rows).encode(y=alt.Y("lo:Q", title=style.words(metric)), y2="hi:Q", **place)
     edge = band.mark_rect(fill=style.INK, fillOpacity=0.08, stroke=style.INK, strokeDash=[4, 3])
-    text = style.text(label, "label", align="left", baseline="top", dx=4, dy=5, fontSize=11)
-    return [edge, *text], f" {'; '.join(rows['label'])}."
+    text = alt.Chart(rows).encode(y="lo:Q", x=place.get("x", alt.value(0)), description="label:N")
+    note = text.mark_text(text="reported", align="left", baseline="top", dx=3, dy=4, fontSize=11)
+    return [edge, note], said
 
 
 def paired_dots(

@@ -38,6 +38,7 @@ def wait_by_size(waits: pd.DataFrame, *, value: str = "wait_mean_s") -> alt.HCon
     keys = ["policy", "cache", "decile"]
     rows = style.checked("wait_by_size", waits, keys, ("turns", value))
     rows[value] *= rows["turns"]
+    names = style.policies(rows)
     sums = rows.groupby(keys, sort=False)[[value, "turns"]].sum().sort_index(level="decile")
     means = style.grouped((sums[value] / sums["turns"]).rename(value).reset_index())
     scale = alt.Scale(
@@ -48,16 +49,14 @@ def wait_by_size(waits: pd.DataFrame, *, value: str = "wait_mean_s") -> alt.HCon
     base = alt.Chart(width=style.WIDTH // 2, height=260).encode(
         x=x.title("tenth of the requests, by size of prompt"),
         tooltip=[*(f"{key}:N" for key in keys), f"{value}:Q"],
-        **style.by_policy(style.policies(rows)),
+        **style.by_policy(names),
     )
     views = []
     for cache, heading in CACHES.items():
         view = base.properties(data=means[means["cache"] == cache]).encode(
             y=y.title(f"{WAITS[value]}, s" if cache == "warm" else None)
         )
-        line = view.mark_line().encode(strokeWidth=style.emphasized(5, 1.7))
-        dots = view.mark_point(filled=True, opacity=1).encode(size=style.emphasized(130, 50))
-        views.append(alt.LayerChart(layer=[line, dots], title=heading))
+        views.append(alt.LayerChart(layer=style.lines(view, names), title=heading))
     said = style.spoken(
         (f"{row['policy']} {row['cache']}", f"{row['decile']}: {style.number(row[value])}")
         for row in means.to_dict("records")

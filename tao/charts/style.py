@@ -96,14 +96,23 @@ def grouped(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_policy(names: Sequence[str]) -> dict[str, Any]:
-    """The encodings that tell policies apart, with one legend for all three."""
+    """The encodings that tell policies apart, with one legend for both."""
     legend = alt.Legend(title=None, orient="bottom", columns=5, symbolSize=90, symbolOpacity=1)
-    channels = {"color": alt.Color, "shape": alt.Shape, "strokeDash": alt.StrokeDash}
-    ranges = zip(*looks(names).values(), strict=True)
+    colors, shapes, _ = map(list, zip(*looks(names).values(), strict=True))
     return {
-        channel: make("policy:N", scale=alt.Scale(domain=list(names), range=list(values)), legend=legend)
-        for (channel, make), values in zip(channels.items(), ranges, strict=True)
+        "color": alt.Color("policy:N", scale=alt.Scale(domain=list(names), range=colors), legend=legend),
+        "shape": alt.Shape("policy:N", scale=alt.Scale(domain=list(names), range=shapes), legend=legend),
     }
+
+
+def lines(base: alt.Chart, names: Sequence[str]) -> list[alt.Chart]:
+    """A dashed or solid line per policy and the points on it; ours is wide and lies below the others."""
+    dashes = alt.Scale(domain=list(names), range=[look.dash for look in looks(names).values()])
+    dash = alt.StrokeDash("policy:N", scale=dashes, legend=None)
+    return [
+        base.mark_line().encode(strokeWidth=emphasized(5, 1.7), strokeDash=dash),
+        base.mark_point(filled=True, opacity=1).encode(size=emphasized(150, 60)),
+    ]
 
 
 def emphasized(ours: float, others: float) -> Any:
@@ -189,8 +198,8 @@ def text(base: alt.Chart, field: str, **look: Any) -> list[alt.Chart]:
     return [base.mark_text(color=INK, **look, **extra).encode(text=f"{field}:N") for extra in (halo, {})]
 
 
-def drawn(chart: Chart, title: str, explained: str, description: str) -> Chart:
-    """The chart in the house style, under a title and a line that explains its marks."""
+def drawn(chart: Chart, title: str, explained: str | list[str], description: str) -> Chart:
+    """The chart in the house style, under a title and lines that explain its marks."""
     small: dict[str, Any] = {"subtitleFontSize": 11, "subtitleColor": LINE, "subtitlePadding": 4}
     head = alt.TitleParams(title, subtitle=explained, fontSize=14, fontWeight="bold", offset=10, **small)
     return styled(chart.properties(title=head), description)
