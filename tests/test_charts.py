@@ -136,8 +136,8 @@ def test_lines_and_fills_stand_out_without_color() -> None:
     assert contrast(charts.PARTS[charts.WARM], charts.PARTS[charts.COLD]) >= 2  # dark and light in gray
 
 
-def test_a_live_chart_never_echoes_and_has_no_menu(bars: pd.DataFrame) -> None:
-    widget = charts.live(charts.node_bars(bars))
+def test_a_live_chart_never_echoes_and_has_no_menu() -> None:
+    widget = charts.live(charts.paired_dots(CHANGES))
     assert widget.embed_options == {"actions": False}
     assert (widget.debounce_wait, widget.max_wait) == (charts.NEVER_MS, False)
     widget.close()
@@ -145,7 +145,7 @@ def test_a_live_chart_never_echoes_and_has_no_menu(bars: pd.DataFrame) -> None:
 
 @pytest.mark.parametrize(("value", "offline"), [("1", True), ("", False), (None, False)])
 def test_the_drawing_library_comes_along_only_when_asked(
-    bars: pd.DataFrame, monkeypatch: pytest.MonkeyPatch, value: str | None, offline: bool
+    monkeypatch: pytest.MonkeyPatch, value: str | None, offline: bool
 ) -> None:
     asked: list[bool] = []
     monkeypatch.setattr(alt.JupyterChart, "enable_offline", lambda: asked.append(True))
@@ -153,7 +153,7 @@ def test_the_drawing_library_comes_along_only_when_asked(
         monkeypatch.delenv("TAO_OFFLINE", raising=False)
     else:
         monkeypatch.setenv("TAO_OFFLINE", value)
-    charts.live(charts.node_bars(bars)).close()
+    charts.live(charts.paired_dots(CHANGES)).close()
     assert bool(asked) is offline
 
 

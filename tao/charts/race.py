@@ -40,7 +40,7 @@ def latency_vs_capacity(
     >>> rows = [("tao", 0, 9, 0.8, 30.0), ("tao", 0, 18, 1.6, 20.0)]
     >>> columns = ["policy", "seed", "capacity_tokens", "capacity_over_live", "task_latency_s"]
     >>> latency_vs_capacity(pd.DataFrame(rows, columns=columns)).to_dict()["description"].split("; ")[1]
-    '1 seed(s). tao: 30 at 0.8, 20 at 1.6. From 0.85 to 1.2 lies the knee.'
+    '1 seed. tao: 30 at 0.8, 20 at 1.6. From 0.85 to 1.2 lies the knee.'
     """
     runs = style.checked("latency_vs_capacity", runs, ("policy", "seed", by), (RATIO, metric))
     names = style.policies(runs)
@@ -73,7 +73,7 @@ def latency_vs_capacity(
         alt.LayerChart(layer=layers),
         f"{name.capitalize()} by room in memory",
         [f"line: {over}; shaded: the knee, {KNEE[0]} to {KNEE[1]}", *others],
-        f"{style.words(metric).capitalize()}, at KV capacity over live working set; {seeds} seed(s). {said}. "
+        f"{style.words(metric).capitalize()}, at KV capacity over live working set; {seeds} seed{'s' * (seeds > 1)}. {said}. "
         f"From {KNEE[0]} to {KNEE[1]} lies the knee.{''.join(f' {text}.' for text in others)}",
     )
 
@@ -90,7 +90,9 @@ def _bands(reported: pd.DataFrame | None, metric: str) -> tuple[list[alt.Chart],
     band = alt.Chart(rows).encode(y=alt.Y("lo:Q", title=style.words(metric)), y2="hi:Q", **place)
     edge = band.mark_rect(fill=style.INK, fillOpacity=0.08, stroke=style.INK, strokeDash=[4, 3])
     text = alt.Chart(rows).encode(y="lo:Q", x=place.get("x", alt.value(0)), description="label:N")
-    note = text.mark_text(text="reported", align="left", baseline="top", dx=3, dy=4, fontSize=11)
+    note = text.mark_text(
+        text="reported", color=style.INK, align="left", baseline="top", dx=3, dy=4, fontSize=11
+    )
     return [edge, note], said
 
 

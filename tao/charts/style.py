@@ -97,7 +97,9 @@ def grouped(frame: pd.DataFrame) -> pd.DataFrame:
 
 def by_policy(names: Sequence[str]) -> dict[str, Any]:
     """The encodings that tell policies apart, with one legend for both."""
-    legend = alt.Legend(title=None, orient="bottom", columns=5, symbolSize=90, symbolOpacity=1)
+    legend = alt.Legend(
+        title=None, orient="bottom", columns=5, symbolSize=90, symbolOpacity=1, symbolStrokeWidth=0
+    )
     colors, shapes, _ = map(list, zip(*looks(names).values(), strict=True))
     return {
         "color": alt.Color("policy:N", scale=alt.Scale(domain=list(names), range=colors), legend=legend),
