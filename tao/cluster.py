@@ -13,6 +13,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from tao.workloads import Turn, Workload
 
 STEP, TOOL_END, ARRIVAL, APPLY, PERIOD, WAKE = range(6)  # kinds of events, in the order a moment handles them
 LAST_PS = 2**62  # int64 picoseconds end after 53 days
+MAX_WAKES = 100_000  # ours: so many wakes asked for between two events of any other kind mean stuck
 STUCK_PS = 3 * 3600 * PS_PER_S  # ours: this long without any request or tool running means stuck
 
 
@@ -93,7 +95,7 @@ class Cluster:
         self._changed = False
         self._ticked_ps = -1
         self._wake_ps: int | None = None
-        self._busy_ps = 0
+        self._busy_ps = self._wakes = 0
         self._kept: tuple[Snapshot, Plan] | None = None
         if arrivals_ps is None:
             for _ in range(min(workers, len(workload.tasks))):
@@ -129,6 +131,7 @@ class Cluster:
         finished = []
         while self._heap and self._heap[0][:2] == (now_ps, STEP):
             b = heapq.heappop(self._heap)[2]
+            self._wakes = 0
             for event in self._observed(b, self.nodes[b].finish):
                 if event.kind == "first token":
                     self._first_token(event.request.session, b)
@@ -140,6 +143,7 @@ class Cluster:
         while True:
             while self._heap and self._heap[0][0] == now_ps:
                 _, kind, index = heapq.heappop(self._heap)
+                self._wakes *= kind == WAKE
                 handlers[kind](index)
             self._decide()
             if not self._heap or self._heap[0][0] > now_ps:
@@ -197,7 +201,7 @@ class Cluster:
             self._submit(i)
             return
         self._show(i)
-        b = self.policy.route(view, i)
+        b = self._ask("route", view, i)
         if b != HOLD:
             self._place(i, self._checked_node(i, b))
 
@@ -213,6 +217,12 @@ class Cluster:
 
     def _submit(self, i: int) -> None:
         view, turn, b = self.view, self._turn(i), int(self.view.resident[i])
+        if turn.context_tokens > int(view.capacity_tokens[b]):
+            raise InputError(
+                f"session {view.session_ids[i]!r} was sent to node {view.node_ids[b]!r}, where its "
+                f"{turn.context_tokens:,} tokens can never fit: it holds {int(view.capacity_tokens[b]):,}; "
+                "raise the capacity or leave the session out"
+            )
         # What an earlier turn left on this node and no later turn has rewritten.
         reusable = int(view.noted_tokens[i, b])
         request = Request(i, turn.prompt_tokens, turn.output_tokens, reusable)
@@ -266,7 +276,7 @@ class Cluster:
             row[state.TOOL_PS], row[state.TOOL_DUE_PS] = self.now_ps, -1
             row[state.KIND], view.state.asked_s[i] = script.kind[at], script.asked_s[at]
             self._call_tool(i)
-        self.policy.on_finish(view, i)
+        self._ask("on_finish", view, i)
         if view.leaving[i] or last:
             view.leaving[i] = 0
             state.move(view.state, i, HOLD)
@@ -318,6 +328,9 @@ class Cluster:
     def _wake(self, _: int) -> None:
         if self._wake_ps == self.now_ps:
             self._wake_ps, self._changed = None, True
+            self._wakes += 1
+            if self._wakes > MAX_WAKES:
+                raise InputError(self.view.stuck())
             self._watch_for_standstill()
 
     def _period(self, _: int) -> None:
@@ -329,7 +342,7 @@ class Cluster:
     def _tick(self) -> None:
         self._changed, self._ticked_ps = False, self.now_ps
         self._show(*self.view.pool.tolist())
-        decision = self.policy.tick(self.view)
+        decision = self._ask("tick", self.view)
         if not isinstance(decision, Decision):
             raise InputError(f"the policy's tick returned {shown(decision)}; it must return a Decision")
         pool = len(self.view.pool)
@@ -435,6 +448,20 @@ class Cluster:
         snapshot = self.view.freeze(gone)
         planner = "bfd" if decision.fallback else self.params.planner
         self._kept = snapshot, plan(snapshot, planner, self.params)
+
+    def _ask(self, what: str, view: View, *session: int) -> Any:
+        """Call a function of the policy; what goes wrong inside is reported with where and when."""
+        try:
+            return getattr(self.policy, what)(view, *session)
+        except InputError:
+            raise
+        except Exception as error:
+            about = "".join(f" for session {view.session_ids[i]!r}" for i in session)
+            at_s = self.now_ps / PS_PER_S
+            raise InputError(
+                f"the policy's {what}{about} raised {type(error).__name__} at {at_s:.3f} s: {error}; see "
+                "the traceback above and mend it"
+            ) from error
 
     def _checked_node(self, i: int, b: int) -> int:
         if not isinstance(b, int | np.integer) or not 0 <= b < len(self.nodes):

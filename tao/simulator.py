@@ -20,6 +20,7 @@ from tao.state import Ints
 from tao.traces import open_workload
 from tao.workloads import MAX_TASKS, Workload
 
+LEAST_PERIOD_S = 0.001  # ours: a simulation that decides more often does not get on
 ARRIVALS = ("closed", "poisson", "trace")
 PolicyLike = str | Policy | Callable[[Params], Policy]
 
@@ -154,7 +155,16 @@ def make_policy(policy: PolicyLike, params: Params) -> Policy:
     missing = [n for n in ("route", "on_finish", "tick", "period_s", "gap_s") if not hasattr(made, n)]
     if missing:
         raise InputError(f"policy {policy_name(policy)} lacks {', '.join(missing)}; see tao.policies.Policy")
+    if made.period_s is not None:
+        check_at_least(made.period_s, f"policy {policy_name(policy)}: period_s", LEAST_PERIOD_S)
+    check_at_least(made.gap_s, f"policy {policy_name(policy)}: gap_s", 0.0)
     return made
+
+
+def check_at_least(seconds: object, what: str, least_s: float) -> None:
+    """Raises `InputError` unless it is a number of seconds not below `least_s`."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= least_s:
+        raise InputError(f"{what} is {shown(seconds)}; it must be at least {least_s:g} seconds")
 
 
 def policy_name(policy: PolicyLike) -> str:
