@@ -131,7 +131,7 @@ class Cluster:
         finished = []
         while self._heap and self._heap[0][:2] == (now_ps, STEP):
             b = heapq.heappop(self._heap)[2]
-            self._wakes = 0
+            self._wakes, self._busy_ps = 0, now_ps
             for event in self._observed(b, self.nodes[b].finish):
                 if event.kind == "first token":
                     self._first_token(event.request.session, b)
@@ -143,7 +143,8 @@ class Cluster:
         while True:
             while self._heap and self._heap[0][0] == now_ps:
                 _, kind, index = heapq.heappop(self._heap)
-                self._wakes *= kind == WAKE
+                if kind < PERIOD:
+                    self._wakes, self._busy_ps = 0, now_ps
                 handlers[kind](index)
             self._decide()
             if not self._heap or self._heap[0][0] > now_ps:
@@ -315,10 +316,12 @@ class Cluster:
         if self.policy.period_s is not None or not self._changed or self._planning is not None:
             return
         due_ps = self._ticked_ps + max(round(self.policy.gap_s * PS_PER_S), 1)
-        if self._ticked_ps < 0 or due_ps <= self.now_ps:
-            self._tick()
-        else:
+        if self._ticked_ps >= 0 and self.now_ps < due_ps:
             self._wake_at(due_ps)
+            return
+        self._tick()
+        if self._changed and self._planning is None:  # somebody was paused
+            self._wake_at(self.now_ps + max(round(self.policy.gap_s * PS_PER_S), 1))
 
     def _wake_at(self, at_ps: int) -> None:
         if self._wake_ps is None or at_ps < self._wake_ps:

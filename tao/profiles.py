@@ -65,6 +65,10 @@ class Profile:
         if self.expert_share > 1:
             what = f"profile {shown(self.name)}: expert_share"
             raise InputError(f"{what} is {self.expert_share}; it is at most 1")
+        if not min(self.law.step_ps(1, 0), self.law.step_ps(0, 0, [(1, 0)])):
+            raise InputError(
+                f"profile {shown(self.name)}: its steps take no time; raise host_ms or t0_ms above 0"
+            )
 
     @classmethod
     def from_roofline(

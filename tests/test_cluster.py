@@ -289,6 +289,30 @@ def test_a_policy_that_names_an_unknown_node_is_told_which_there_are(node):
         run(append_only([(500, 5, 0.0)]), Wrong)
 
 
+def test_a_policy_that_raises_is_told_where_and_when():
+    class Broken(FewestSessions):
+        def on_finish(self, view, i):
+            return view.tools[i]
+
+    said = r"on_finish for session 's000' raised AttributeError at 0\.\d+ s: .*no attribute 'tools'"
+    with pytest.raises(InputError, match=said):
+        run(append_only([(500, 5, 0.0)]), Broken)
+
+
+def test_a_policy_that_asks_to_be_woken_for_ever_is_stuck():
+    class Restless(Lazy):
+        def tick(self, view):
+            return Decision(wake_ps=view.now_ps + 1)
+
+    with pytest.raises(InputError, match="cannot go on"):
+        run(append_only([(500, 5, 0.0)]), Restless, debug=False)
+
+
+def test_a_session_that_was_not_left_out_although_it_never_fits_is_named():
+    with pytest.raises(InputError, match="'s000' was sent to node 'n0', where its 1,100 tokens can never"):
+        Cluster(append_only([(900, 200, 0.0)]), FewestSessions(), 1, 1, capacity_tokens=1000)
+
+
 def test_an_object_that_is_no_policy_is_told_what_it_lacks():
     with pytest.raises(InputError, match="policy object lacks route, on_finish, tick, period_s, gap_s"):
         run(append_only([(500, 5, 0.0)]), object())

@@ -35,7 +35,7 @@ LEVELS = {  # the name of a subpackage stands for all modules in it
     **dict.fromkeys(("experiments", "charts"), 16),
     "panels": 17,
     "tao": 18,  # the public names, in tao/__init__.py
-    "output": 18,
+    "output": 15,
     "arguments": 19,
     "cli": 20,
 }

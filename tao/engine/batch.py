@@ -56,6 +56,7 @@ from tao.state import (
     SEGMENT_PS,
     STEP_PS,
     STEPS,
+    STREAMED,
     boundary_ps,
     scrape,
     steps_by,
@@ -184,6 +185,7 @@ def _take_done(machine, b, ended, count):
         i = running[b, k]
         if due[b, k] == now:
             _settle(machine, b, i)
+            machine.session[i, STREAMED] = machine.request[i, EMITTED]
             ended[count, 0], ended[count, 1] = b, i
             count += 1
         else:

@@ -75,7 +75,7 @@ def play(engine, event_limit):
             return STUCK
         if count[EVENTS] >= stop_at:
             return PAUSE
-        if len(e.decisions) - count[DECISIONS] < 4 or len(e.moves) - count[MOVES] < 6 * clock[state.LIVE] + 6:
+        if len(e.decisions) - count[DECISIONS] < 4 or len(e.moves) - count[MOVES] < 6 * n + 6:
             return TABLE_FULL
         now_ps = heap_ps[0]
         if now_ps >= LAST_PS:
@@ -139,6 +139,7 @@ def _end_step(e, b, finished):
     """The step or segment of node b ends; returns the new number of finished requests."""
     e.counts[EVENTS] += 1
     e.counts[BUSY_NODES] -= 1
+    e.counts[BUSY_PS] = e.clock[NOW_PS]
     turns.touch(e, b)
     charged = e.node[b, PREFILLING]
     finished = batch.finish(e.machine, b, e.clock[NOW_PS], e.ended, finished)
@@ -153,6 +154,8 @@ def _timer(e, what):
     count, now_ps = e.counts, e.clock[NOW_PS]
     first = len(e.node) + len(e.session)
     count[EVENTS] += 1
+    if what < PERIOD:
+        count[BUSY_PS] = now_ps
     if what == ARRIVAL:
         turns.start_task(e)
         if count[NEXT_TASK] < len(e.session):
@@ -187,10 +190,12 @@ def _decide(e):
     if e.period_ps >= 0 or not e.decides or not count[CHANGED] or count[PLANNING]:
         return
     due_ps = count[TICKED_PS] + max(e.gap_ps, 1)
-    if count[TICKED_PS] < 0 or due_ps <= e.clock[NOW_PS]:
-        _tick(e)
-    else:
+    if count[TICKED_PS] >= 0 and e.clock[NOW_PS] < due_ps:
         _wake_at(e, due_ps)
+        return
+    _tick(e)
+    if count[CHANGED] and not count[PLANNING]:  # somebody was paused
+        _wake_at(e, e.clock[NOW_PS] + max(e.gap_ps, 1))
 
 
 @njit

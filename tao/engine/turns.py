@@ -8,6 +8,7 @@ from tao.engine import batch, cache
 from tao.engine import layout as at
 from tao.engine.heap import push
 from tao.engine.layout import (
+    BUSY_PS,
     CHANGED,
     DONE_TASKS,
     EVENTS,
@@ -191,6 +192,7 @@ def tool_end(e, i):
     s, count, now_ps = e.session, e.counts, e.clock[NOW_PS]
     count[EVENTS] += 1
     count[TOOLS] -= 1
+    count[BUSY_PS] = now_ps
     count[IDLE_SERVERS] += 1
     if count[TOOL_HEAD] >= 0:
         first = count[TOOL_HEAD]
