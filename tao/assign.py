@@ -138,6 +138,26 @@ def _surely_more(size, room, fitting, budget):
 
 
 @njit
+def _one_each(size, fitting):
+    """How many states there are at least where every node takes one session at most.
+
+    Sessions of different sizes that fit everywhere leave different room wherever they go.
+    """
+    n, m = fitting.shape
+    kinds = 0
+    for i in range(min(n, 64)):
+        new = size[i] > 0 and fitting[i, m - 1] >= 0
+        for j in range(i):
+            new = new and size[j] != size[i]
+        kinds += new
+    total, ways = 1.0, 1.0
+    for j in range(min(kinds, m)):
+        ways *= (kinds - j) * (m - j) / (j + 1.0)
+        total += ways
+    return total
+
+
+@njit
 def solve_dp(demand, free, credit, ready, tokens, prefer, tier, quantum, budget, grid_cells):
     """The paper's DP: (int64[n] node or -1, number of states); states = -1 beyond the budget."""
     n, m = prefer.shape
@@ -151,7 +171,8 @@ def solve_dp(demand, free, credit, ready, tokens, prefer, tier, quantum, budget,
             ways *= m + 1
     if candidates == 0:
         return np.full(n, -1, np.int64), 1
-    if min(ways, cells) > budget and _surely_more(size, room, fitting, budget):
+    many = min(ways, cells) > budget
+    if many and (_one_each(size, fitting) > budget or _surely_more(size, room, fitting, budget)):
         return np.full(n, -1, np.int64), -1
     packed = pack(credit, ready, tokens)
     if packed.shape[0] == 0 or (n + 1) * cells > grid_cells:
