@@ -25,6 +25,7 @@ from tao.model import InputError, Params, Plan, Snapshot
 from tao.node import Event, Request, SimNode
 from tao.planners import plan
 from tao.policies import HOLD, REASONING, TOOL, WAITING, Compiled, Decision, Policy, View
+from tao.policies.joint import EMPTY_NODE
 from tao.profiles import DEFAULT_PROFILE, PROFILES, PS_PER_S, Profile
 from tao.readiness import learn
 from tao.state import Ints
@@ -449,7 +450,8 @@ class Cluster:
         """Freeze what a planner decides on, and the same plan as `tao.plan` makes it."""
         gone = frozenset(i for i in decision.pauses if self.view.phase[i] != REASONING)
         snapshot = self.view.freeze(gone)
-        planner = "bfd" if decision.fallback else self.params.planner
+        # Where the budget was too small, `plan` finds that out by itself.
+        planner = "bfd" if decision.fallback == EMPTY_NODE else self.params.planner
         self._kept = snapshot, plan(snapshot, planner, self.params)
 
     def _ask(self, what: str, view: View, *session: int) -> Any:

@@ -225,8 +225,8 @@ PROFILES: dict[str, Profile] = {
             "0.9 memory utilization, +-5 %"
         ),
         known_error=(
-            "on 30 measured points of vLLM 0.12 (1k and 4k prompts, 8 to 128 at a time) TPOT is off by 5.6 % "
-            "in the mean and 17 % at most, TTFT by 93 % in the mean: TTFT is the least trustworthy output"
+            "on 30 measured points of vLLM 0.12 (1k and 4k prompts, 8 to 128 at a time) TPOT is off by 4.5 % "
+            "in the mean and 17 % at most, TTFT by 65 % in the mean: TTFT is the least trustworthy output"
         ),
     ),
     "deepseek-v4-flash-4xh100": Profile(

@@ -26,7 +26,7 @@ NAN = math.nan
 SMALL = {"seeds": 2, "tasks": 4}
 ADDED = {"planning_s", "planning_share"}  # columns of runs that `measure` does not know
 RECORDED = {
-    *("dp_above_short_first", "dp_above_short_first_of_several", "changed_without_readiness"),
+    *("dp_better_share", "dp_better_share_of_several", "changed_share"),
     *("plan_ms_mean", "plan_ms_p95", "resumes"),
 }
 
@@ -56,7 +56,7 @@ def test_figures_are_the_papers():
     assert figures["E1-qwen-swe-verified-128", "task_latency_s", "tao", "best"].change == 0.025
     assert figures["E2-glm-swe-verified-96", "ttft_s", "tao", "best"].change == -0.384
     assert figures["E5-delay-4-20", "total_completion_s", "tao", "previous"].change == -0.1928
-    assert figures["E5-delay-4-20", "changed_without_readiness", "", ""].tao_value == 200 / 2_521
+    assert figures["E5-delay-4-20", "changed_share", "", ""].tao_value == 200 / 2_521
     assert figures["E6-qwen-swe-lite-160", "fallback_share", "", ""].tao_value == 0.0898
     assert figures["E7-session-hash-16", "decode_tok_s", "tao", "session_hash"].baseline_value == 785.159
 
@@ -209,11 +209,11 @@ def test_the_runs_are_those_of_compare():
 
 def test_recorded_decisions_are_counted_beside_the_reported_ones():
     rows = run("E3-deepseek-swe-lite-32", seeds=1, tasks=40).table.set_index("metric")
-    assert "reported 6 of 35" in rows.loc["dp_above_short_first", "note"]
-    assert "here " in rows.loc["dp_above_short_first", "note"]
-    assert rows.loc["dp_above_short_first", "reported_tao"] == 6 / 35
-    share = rows.loc["dp_above_short_first", "simulated_tao"]
-    assert 0 <= share <= rows.loc["dp_above_short_first_of_several", "simulated_tao"]
+    assert "reported 6 of 35" in rows.loc["dp_better_share", "note"]
+    assert "here " in rows.loc["dp_better_share", "note"]
+    assert rows.loc["dp_better_share", "reported_tao"] == 6 / 35
+    share = rows.loc["dp_better_share", "simulated_tao"]
+    assert 0 <= share <= rows.loc["dp_better_share_of_several", "simulated_tao"]
 
 
 def test_planning_costs_count_failed_searches():
