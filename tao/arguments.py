@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from dataclasses import fields
 from typing import Any
 
 import tao
-from tao import bench, library, planners
+from tao import bench, experiments, library, planners
 from tao.comparisons import DEFAULT_POLICIES
 from tao.metrics import METRICS
 from tao.model import Params
@@ -16,6 +17,8 @@ from tao.profiles import DEFAULT_PROFILE, PROFILES
 from tao.workloads import WORKLOADS
 
 TASKS = 300  # TAO paper: tasks per run of SWE-Lite
+
+WITH_PRESET = ("preset", "tasks", "seeds", "json")  # what may be given together with a preset
 
 PLAN_KEYS = """
 keys of --json, a list with one object per planner:
@@ -91,7 +94,18 @@ def _add_runs(commands: Any) -> None:
         "keys of --json: {settings, policies: [{policy, <metric>: {mean, lo, hi}}]}; lo and hi are a 95 %\n"
         "confidence interval of the mean over seeds, null with one seed; the metrics:\n"
     )
-    race = _add(commands, "compare", "race policies over the same sessions", form + keys)
+    preset = (
+        "\n\nkeys of --json with --preset: {label, seeds, notes, presets: [{name, experiment, what, ours,\n"
+        f"cannot, settings}}], rows: [...]}}; of a row, null where there is none:\n"
+        f"{textwrap.fill(', '.join(experiments.COLUMNS), 88)}"
+    )
+    race = _add(commands, "compare", "race policies over the same sessions", form + keys + preset)
+    race.add_argument(
+        "--preset",
+        metavar="NAME",
+        help="an experiment of the TAO paper (E1, E2, E3, E5, E6, E7, E8) or one setting of it, beside what "
+        "the paper reports; 'losses': settings where TAO loses; 'list' lists all settings",
+    )
     race.add_argument(
         "--policies",
         default=",".join(DEFAULT_POLICIES),

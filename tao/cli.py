@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from importlib.util import find_spec
 from typing import Any
 
-from tao import arguments, bench, codec, explain, library, output, planners
+from tao import arguments, bench, codec, experiments, explain, library, output, planners
 from tao.comparisons import Comparison, compare
 from tao.metrics import METRICS, measure
 from tao.model import InputError, Params, Plan, Snapshot
@@ -124,6 +124,9 @@ def _simulate(args: argparse.Namespace) -> None:
 
 
 def _compare(args: argparse.Namespace) -> None:
+    if args.preset is not None:
+        _preset(args)
+        return
     with output.progress("comparing") as report:
         policies = [name.strip() for name in args.policies.split(",") if name.strip()]
         result = compare(policies=policies, seeds=args.seeds, progress=report, **_shared(args))
@@ -131,6 +134,36 @@ def _compare(args: argparse.Namespace) -> None:
         output.print_json(result.to_dict())
     else:
         _print_comparison(result)
+
+
+def _preset(args: argparse.Namespace) -> None:
+    """An experiment of the paper: all but its size is given."""
+    given = vars(arguments.parser().parse_args(["compare"]))
+    others = [n for n in given if getattr(args, n) != given[n] and n not in arguments.WITH_PRESET]
+    if others:
+        options = ", ".join("--" + name.replace("_", "-") for name in others)
+        raise InputError(f"--preset fixes {options}; give only --tasks, --seeds and --json with it")
+    if args.preset == "list":
+        rows = [(p.name, p.what) for p in experiments.PRESETS.values()]
+        if args.json:
+            output.print_json([{"name": name, "what": what} for name, what in rows])
+        else:
+            print("\n".join(f"{name:32} {what}" for name, what in rows))
+        return
+    many = len(experiments.chosen(args.preset)) > 1
+    with output.progress(args.preset) as progress:
+        report = experiments.run(
+            *(args.preset, args.seeds),
+            tasks=args.tasks,
+            executor=os.cpu_count() if many else None,
+            progress=progress,
+        )
+    if args.json:
+        output.print_json(report.to_dict())
+        return
+    print("\n".join(experiments.intro(report)) + "\n")
+    output.print_table(experiments.HEAD, experiments.cells(report))
+    print("\n" + "\n".join(experiments.remarks(report)))
 
 
 def _print_comparison(result: Comparison) -> None:

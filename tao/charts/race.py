@@ -40,7 +40,7 @@ def latency_vs_capacity(
     >>> rows = [("tao", 0, 9, 0.8, 30.0), ("tao", 0, 18, 1.6, 20.0)]
     >>> columns = ["policy", "seed", "capacity_tokens", "capacity_over_live", "task_latency_s"]
     >>> latency_vs_capacity(pd.DataFrame(rows, columns=columns)).to_dict()["description"].split("; ")[1]
-    '1 seed. tao: 30 at 0.8, 20 at 1.6. From 0.85 to 1.2 lies the knee.'
+    'one seed. tao: 30 at 0.8, 20 at 1.6. From 0.85 to 1.2 lies the knee.'
     """
     runs = style.checked("latency_vs_capacity", runs, ("policy", "seed", by), (RATIO, metric))
     names = style.policies(runs)
@@ -68,12 +68,13 @@ def latency_vs_capacity(
         for row in means.to_dict("records")
     )
     name, seeds = style.words(metric, unit=False), runs["seed"].nunique()
-    over = f"the mean of {seeds} seeds (small marks: single runs)" if seeds > 1 else "one seed"
+    count = f"{seeds} seeds" if seeds > 1 else "one seed"
+    over = f"the mean of {count} (small marks: single runs)" if seeds > 1 else count
     return style.drawn(
         alt.LayerChart(layer=layers),
         f"{name.capitalize()} by room in memory",
         [f"line: {over}; shaded: the knee, {KNEE[0]} to {KNEE[1]}", *others],
-        f"{style.words(metric).capitalize()}, at KV capacity over live working set; {seeds} seed{'s' * (seeds > 1)}. {said}. "
+        f"{style.words(metric).capitalize()}, at KV capacity over live working set; {count}. {said}. "
         f"From {KNEE[0]} to {KNEE[1]} lies the knee.{''.join(f' {text}.' for text in others)}",
     )
 

@@ -15,7 +15,7 @@ class Figure(NamedTuple):
     """A reported figure: values of TAO and of the best baseline, and the change between them, where given.
 
     `claim` says how the change is meant: "change" (that much, in that direction), "at_most", "at_least" or
-    "within" (either way). A share may be given as `count` of `of`.
+    "within" (either way). A share may be given as `successes` `of` so many.
     """
 
     baseline: str = ""
@@ -23,7 +23,7 @@ class Figure(NamedTuple):
     tao_value: float | None = None
     change: float | None = None
     claim: str = ""
-    count: int | None = None
+    successes: int | None = None
     of: int | None = None
     note: str = ""
 
@@ -37,13 +37,13 @@ def reported() -> dict[Key, Figure]:
     """
     figures: dict[Key, Figure] = {}
     for row in _rows("changes"):
-        values = [_number(row[name]) for name in ("baseline_value", "tao_value", "change")]
-        figure = Figure(row["baseline"], *values, claim=row["claim"], note=row["note"])
+        baseline, tao, change = (_number(row[name]) for name in ("baseline_value", "tao_value", "change"))
+        figure = Figure(row["baseline"], baseline, tao, change, row["claim"], note=row["note"])
         figures[row["preset"], row["metric"], row["arm"], row["against"]] = figure
     for row in _rows("values"):
         count, of = (int(row[name]) if row[name] else None for name in ("count", "of"))
         value = count / of if count is not None and of else _number(row["value"])
-        figure = Figure(tao_value=value, count=count, of=of, note=row["note"])
+        figure = Figure(tao_value=value, successes=count, of=of, note=row["note"])
         figures[row["preset"], row["metric"], "", ""] = figure
     return figures
 
