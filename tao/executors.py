@@ -14,6 +14,7 @@ from tao.checks import InputError, shown
 from tao.jobs import Job, Outcome, carry_out
 
 CHUNK = 8  # ours: runs that a worker takes at a time, half a second or so
+LARGE_CHUNK = 32  # ours: where there are many draws, so that hardly one is drawn by two workers
 POOLS = 3  # ours: so many pools in a row may break without finishing anything
 
 Chunks = Sequence[Sequence[int]]
@@ -56,7 +57,8 @@ def _chunks(jobs: Sequence[Job]) -> list[list[int]]:
     for k, job in enumerate(jobs):
         draws.setdefault(job.draw, {}).setdefault(job.fit, []).append(k)
     alike = [[k for fit in fits.values() for k in fit] for fits in draws.values()]
-    return [group[k : k + CHUNK] for group in alike for k in range(0, len(group), CHUNK)]
+    size = LARGE_CHUNK if len(alike) >= CHUNK else CHUNK
+    return [group[k : k + size] for group in alike for k in range(0, len(group), size)]
 
 
 def _one_by_one(jobs: Sequence[Job], chunks: Chunks, done: dict[int, Outcome], report: Report) -> None:

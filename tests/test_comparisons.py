@@ -126,9 +126,8 @@ def test_a_mistake_of_a_policy_of_ones_own_is_reported_with_its_seed():
 
     with pytest.raises(InputError, match=r"to node 7; .* \(at policy 'Astray', seed 0\)"):
         compare(policies=["tao", Astray], **SMALL)
-    with pytest.raises(ZeroDivisionError) as caught:
+    with pytest.raises(InputError, match=r"route .* raised ZeroDivisionError .* \(at policy 'Broken', seed 0\)"):
         compare(policies=[Broken], **SMALL)
-    assert caught.value.__notes__ == ["at policy 'Broken', seed 0"]
 
 
 def test_one_policy_may_be_given_as_a_word_or_an_arm():

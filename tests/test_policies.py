@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from tao import state
 from tao.model import Params
-from tao.policies import routers, scored, thunderagent
-from tao.policies.thunderagent import CODE, DYNAMO, PAPER
+from tao.policies import routers, scored, thunder
+from tao.policies.thunder import CODE, DYNAMO, PAPER
 from tao.profiles import PS_PER_S
 from tao.state import HOLD, REASONING, TOOL, WAITING
 from tao.view import View
@@ -43,9 +43,9 @@ def kernels(name):
     if name in MODES:
         mode = MODES[name]
         return (
-            lambda s, i: thunderagent.thunderagent_route(s, i, mode),
-            lambda s, i: thunderagent.thunderagent_on_finish(s, i, mode),
-            lambda s: thunderagent.thunderagent_tick(s, mode),
+            lambda s, i: thunder.thunderagent_route(s, i, mode),
+            lambda s, i: thunder.thunderagent_on_finish(s, i, mode),
+            lambda s: thunder.thunderagent_tick(s, mode),
         )
     module = routers if hasattr(routers, f"{name}_route") else scored
     parts = (("route", None), ("on_finish", no_finish), ("tick", no_tick))

@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from tao.model import Params
-from tao.policies import joint, routers, scored
-from tao.policies import thunderagent as ta
+from tao.policies import joint, routers, scored, thunder
 from tao.policies.base import Compiled as Compiled
 from tao.policies.base import Decision as Decision
 from tao.policies.base import Pointers as Pointers
@@ -43,21 +42,21 @@ def oracle(params: Params) -> Compiled:
 
 def thunderagent(params: Params) -> Compiled:
     """ThunderAgent as its code does it: shortest first, every 5 s, blind to cache and tools."""
-    return _periodic(params, ta.code_route, ta.code_on_finish, ta.code_tick)
+    return _periodic(params, thunder.code_route, thunder.code_on_finish, thunder.code_tick)
 
 
 def thunderagent_paper(params: Params) -> Compiled:
     """ThunderAgent as its paper describes it: running tools count less the longer they take."""
-    return _periodic(params, ta.paper_route, ta.paper_on_finish, ta.paper_tick)
+    return _periodic(params, thunder.paper_route, thunder.paper_on_finish, thunder.paper_tick)
 
 
 def thunderagent_dynamo(params: Params) -> Compiled:
     """ThunderAgent as NVIDIA Dynamo has built it in: exact counts, hysteresis."""
-    return _periodic(params, ta.dynamo_route, ta.dynamo_on_finish, ta.dynamo_tick)
+    return _periodic(params, thunder.dynamo_route, thunder.dynamo_on_finish, thunder.dynamo_tick)
 
 
 def _periodic(params: Params, route: Any, on_finish: Any, tick: Any) -> Compiled:
-    return Compiled(params, route, on_finish, tick, period_s=ta.PERIOD_S, counts_streamed=True)
+    return Compiled(params, route, on_finish, tick, period_s=thunder.PERIOD_S, counts_streamed=True)
 
 
 def vllm_rr(params: Params) -> Compiled:
