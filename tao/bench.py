@@ -118,13 +118,13 @@ def _run_row(
     chosen, engine_profile = POLICIES[policy](Params()), PROFILES[profile]
     assert isinstance(chosen, Compiled)
     shape = (work, chosen, nodes, workers, engine_profile, engine_profile.capacity_tokens)
+    runner.Run(*shape).finish()  # warm
     taken = []
-    for k in range(repeats + 1):
-        runs = [runner.Run(*shape)]
+    for _ in range(repeats):
+        run = runner.Run(*shape)
         start = time.process_time()
-        history = runs[0].finish()
-        if k or not repeats:
-            taken.append(time.process_time() - start)
+        history = run.finish()
+        taken.append(time.process_time() - start)
     row = _summary(f"{what}, {profile}", taken, history.events)
     decisions = history.decision_rows.array
     plans = int((decisions[:, PLANNED] == 1).sum())

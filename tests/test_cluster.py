@@ -353,3 +353,16 @@ def test_a_slower_engine_never_finishes_a_session_earlier():
     work = append_only([(900, 9, 1.0), (90, 9, 0.0)])
     ends = [run(work, "sticky", profile=p).end_ps for p in (QWEN, slow)]
     assert ends[0] < ends[1]
+
+
+def test_a_session_that_can_never_fit_is_named_with_node_and_numbers():
+    with pytest.raises(InputError, match=r"'s0.*' was sent to node 'n0', where its 905 .* holds 800"):
+        Cluster(append_only([(900, 5, 0.0)]), POLICIES["sticky"](Params()), 1, 1, capacity_tokens=800)
+
+
+@pytest.mark.parametrize(("name", "value"), [("period_s", 1e-13), ("period_s", "5"), ("gap_s", -1.0)])
+def test_a_policy_that_would_decide_without_end_is_refused(name, value):
+    policy = Lazy(Params())
+    setattr(policy, name, value)
+    with pytest.raises(InputError, match=rf"{name} is .*; it must be at least"):
+        simulate(append_only([(500, 5, 0.0)]), policy)
