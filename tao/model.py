@@ -160,21 +160,27 @@ class Snapshot:
     @property
     def pool(self) -> tuple[Session, ...]:
         """The waiting pool: every session that no node holds, the only candidates of a plan."""
-        return tuple(s for s in self.sessions if s.resident_on is None)
+        return tuple([s for s in self.sessions if s.resident_on is None])
+
+    def demands(self, sessions: Iterable[Session], params: Params) -> list[int]:
+        """Tokens that each session takes on a node: its context and the reserve (ours)."""
+        shared = self.shared_prefix_tokens if params.share_prefix else 0
+        reserve = params.reserve_tokens  # and no call of `max`, which would take longest
+        return [reserve + (own if (own := s.context_tokens - shared) > 0 else 0) for s in sessions]
 
     def demand_tokens(self, session: Session, params: Params) -> int:
         """Tokens that `session` takes on a node: its context and the reserve (ours)."""
-        shared = self.shared_prefix_tokens if params.share_prefix else 0
-        return max(session.context_tokens - shared, 0) + params.reserve_tokens
+        return self.demands((session,), params)[0]
 
     def used_tokens(self, params: Params) -> dict[str, int]:
         """Tokens held by residents, per node id; idle cache of others counts as free."""
-        used = dict.fromkeys((n.id for n in self.nodes), 0)
-        if params.share_prefix:
-            used = dict.fromkeys(used, self.shared_prefix_tokens)
-        for s in self.sessions:
-            if s.resident_on is not None:
-                used[s.resident_on] += self.demand_tokens(s, params)
+        used = dict.fromkeys(
+            [n.id for n in self.nodes], self.shared_prefix_tokens if params.share_prefix else 0
+        )
+        where = [s.resident_on for s in self.sessions if s.resident_on is not None]
+        held = [s for s in self.sessions if s.resident_on is not None]
+        for node, tokens in zip(where, self.demands(held, params), strict=True):
+            used[node] += tokens
         return used
 
     def free_tokens(self, params: Params) -> dict[str, int]:

@@ -7,17 +7,21 @@ heuristics work on true token sizes. `exhaustive` tries everything, for lessons 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, get_args
+from functools import partial
+from itertools import compress
+from operator import attrgetter
+from typing import NamedTuple, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from tao import assign, readiness, valuation
+from tao import assign, bounds, readiness, valuation
 from tao.checks import InputError, shown
 from tao.model import Node, Params, Placement, Plan, Planner, Problem, Session, Snapshot, Value
 
+T = TypeVar("T", bound=tuple[object, ...])
 Ints = npt.NDArray[np.int64]
 
 GRID_CELLS = assign.GRID_CELLS
@@ -29,10 +33,10 @@ class Case:
     """A snapshot as arrays: n pool sessions and m nodes, both sorted by id.
 
     demand int64[n] and free int64[m] in tokens (free >= 0), credit int64[n, m], ready int64[n],
-    tokens int64[n]; prefer int64[n, m] lists the nodes that a session may use and fits on, in the
-    order of the tie rule (more credit, last node, lower id), padded with -1. Nodes of equal
-    tier[i, b] tie in the first two; `dp` and `exhaustive` then take the one with more room left, so
-    that sessions without any cache spread over the nodes (ours).
+    tokens int64[n], ageing int64[n] (part of the credit); prefer int64[n, m] lists the nodes that a
+    session may use and fits on, in the order of the tie rule (more credit, last node, lower id), padded
+    with -1. Nodes of equal tier[i, b] tie in the first two; `dp` and `exhaustive` then take the one with
+    more room left, so that sessions without any cache spread over the nodes (ours).
     """
 
     sessions: tuple[Session, ...]
@@ -45,7 +49,7 @@ class Case:
     tokens: Ints
     prefer: Ints
     tier: Ints
-    ageing: tuple[int, ...]
+    ageing: Ints
 
     def value(self, i: int, b: int) -> Value:
         """The triple of session i on node b."""
@@ -57,7 +61,10 @@ class Case:
 
 
 class Solution(NamedTuple):
-    """What a planner returns for a `Case`: int64[n] node or -1, and what it can say about it."""
+    """What a planner returns for a `Case`: int64[n] node or -1, and what it can say about it.
+
+    A planner that knows a better `bound` than `upper_bound` gives it here.
+    """
 
     choice: Ints
     planner: str
@@ -65,43 +72,36 @@ class Solution(NamedTuple):
     problem: Problem
     states: int = 0
     reason: str = ""
+    bound: Value | None = None
 
 
 def case(snapshot: Snapshot, params: Params) -> Case:
     """The arrays of a snapshot; raises `InputError` if its sums could leave 64 bits."""
-    sessions = tuple(sorted(snapshot.pool, key=lambda s: s.id))
-    nodes = tuple(sorted(snapshot.nodes, key=lambda b: b.id))
-    free_of = snapshot.free_tokens(params)
-    free = [free_of[b.id] for b in nodes]  # below 0 on an overfull node: nothing fits, not even size 0
-    demand = [snapshot.demand_tokens(s, params) for s in sessions]
-    extra = tuple(valuation.ageing(s, snapshot.now_s, params) for s in sessions)
+    sessions = tuple(sorted(snapshot.pool, key=attrgetter("id")))
+    nodes = tuple(sorted(snapshot.nodes, key=attrgetter("id")))
     index = {b.id: k for k, b in enumerate(nodes)}
-    credit = np.empty((len(sessions), len(nodes)), np.int64)
-    usable = np.ones((len(sessions), len(nodes)), np.bool_)
-    for i, s in enumerate(sessions):
-        credit[i] = extra[i]
-        for node, note in s.cached.items():
-            credit[i, index[node]] += valuation.credit(note, snapshot.now_s, params)
-        if s.eligible is not None:
-            usable[i] = [b.id in s.eligible for b in nodes]
-    last = np.array([index.get(valuation.last_node(s) or "", -1) for s in sessions], np.int64)
-    sizes, room = np.array(demand, np.int64), np.array(free, np.int64)
-    prefer, tier = assign.arrange(credit, last, usable, sizes, room)
-    built = Case(
-        sessions,
-        nodes,
-        params,
-        sizes,
-        np.maximum(room, 0),
-        credit,
-        np.array([readiness.session_ready(s, snapshot.now_s, params) for s in sessions], np.int64),
-        np.array([s.context_tokens for s in sessions], np.int64),
-        prefer,
-        tier,
-        extra,
-    )
-    _check_sums(built)
-    return built
+    contexts = [s.context_tokens for s in sessions]
+    _check_sums(contexts)
+    demand = np.array(snapshot.demands(sessions, params), np.int64)
+    free_of = snapshot.free_tokens(params)
+    free = np.array([free_of[b] for b in index], np.int64)  # below 0 on an overfull node: nothing fits
+    credit, last, aged = valuation.credits(sessions, index, snapshot.now_s, params)
+    prefer, tier = assign.arrange(credit, last, _usable(sessions, index), demand, free)
+    ready = readiness.ready_bits(sessions, snapshot.now_s, params)
+    tokens = np.array(contexts, np.int64)
+    room = np.maximum(free, 0)
+    return Case(sessions, nodes, params, demand, room, credit, ready, tokens, prefer, tier, aged)
+
+
+def _usable(sessions: tuple[Session, ...], index: dict[str, int]) -> npt.NDArray[np.bool_]:
+    """bool[n, m]: which nodes each session may use."""
+    usable = np.ones((len(sessions), len(index)), np.bool_)
+    limited = [(i, s.eligible) for i, s in enumerate(sessions) if s.eligible is not None]
+    if limited:
+        usable[[i for i, _ in limited]] = False
+        pairs = [(i, index[node]) for i, eligible in limited for node in eligible]
+        usable[[i for i, _ in pairs], [b for _, b in pairs]] = True
+    return usable
 
 
 def plan(snapshot: Snapshot, planner: str = "dp", params: Params | None = None) -> Plan:
@@ -128,28 +128,40 @@ def plan(snapshot: Snapshot, planner: str = "dp", params: Params | None = None) 
 
 def decode(problem: Case, solution: Solution) -> Plan:
     """The `Plan` that a planner's solution stands for, with its upper bound."""
-    placements, deferred, aged = [], [], 0
-    for i, (s, b) in enumerate(zip(problem.sessions, solution.choice.tolist(), strict=True)):
-        if b < 0:
-            deferred.append(s.id)
-        else:
-            placements.append(Placement(s.id, problem.nodes[b].id, problem.value(i, b)))
-            aged += problem.ageing[i]
-    value = Value.sum(p.value for p in placements)
-    rounding_lost_nothing = bool((problem.demand % problem.params.quantum_tokens == 0).all())
-    proven = solution.exact and (solution.problem == "true" or rounding_lost_nothing)
+    placed = solution.choice >= 0
+    at = solution.choice[placed]
+    credit = problem.credit[placed, at].tolist()  # summed as Python's integers, which cannot overflow
+    ready, tokens = problem.ready[placed].tolist(), problem.tokens[placed].tolist()
+    names, nodes = [s.id for s in problem.sessions], [b.id for b in problem.nodes]
+    who, where = compress(names, placed.tolist()), [nodes[b] for b in at.tolist()]
+    value = Value(sum(credit), sum(ready), sum(tokens))
     return Plan(
-        tuple(placements),
-        tuple(deferred),
+        tuple(_rows(Placement, who, where, _rows(Value, credit, ready, tokens))),
+        tuple(compress(names, (~placed).tolist())),
         value,
         solution.planner,
         solution.exact,
         solution.problem,
-        value if proven else upper_bound(problem),
+        _bound(problem, solution, value),
         solution.reason,
         solution.states,
-        aged,
+        sum(problem.ageing[placed].tolist()),
     )
+
+
+def _rows(kind: type[T], *columns: Iterable[object]) -> Iterator[T]:
+    """NamedTuples of that kind from columns, in half the time of calling it for each row."""
+    return map(partial(tuple.__new__, kind), zip(*columns, strict=True))
+
+
+def _bound(problem: Case, solution: Solution, value: Value) -> Value:
+    """What no plan can exceed: the planner's own bound, the value if it is proven, or `upper_bound`."""
+    if solution.bound is not None:
+        return solution.bound
+    quantum = problem.params.quantum_tokens
+    if solution.exact and (solution.problem == "true" or not (problem.demand % quantum).any()):
+        return value  # rounding lost nothing
+    return upper_bound(problem)
 
 
 class Quantized(NamedTuple):
@@ -264,41 +276,15 @@ PLANNERS: dict[str, Callable[[Case], Solution]] = {
 
 
 def upper_bound(problem: Case) -> Value:
-    """A value that no plan on true sizes can exceed (ours): each component by itself, relaxed.
-
-    Dantzig's bound (1957) lets one session be cut: once with all room pooled into one node, and for the
-    credit also node by node, as if a session could collect its credit on each. The lower one counts.
-    """
-    sizes, rooms = problem.demand.tolist(), problem.free.tolist()
-    offers = [
-        {b: credit[b] for b in prefer if b >= 0}
-        for credit, prefer in zip(problem.credit.tolist(), problem.prefer.tolist(), strict=True)
-    ]
-    fits = [i for i, offer in enumerate(offers) if offer]
-    apart = [[(offers[i][b], sizes[i]) for i in fits if offers[i].get(b)] for b in range(len(rooms))]
-    by_node = sum(_fractional(items, room) for items, room in zip(apart, rooms, strict=True))
-    ready, tokens = problem.ready.tolist(), problem.tokens.tolist()
-    best = {i: max(offers[i].values()) for i in fits}
-    credit, r, t = (_fractional([(w[i], sizes[i]) for i in fits], sum(rooms)) for w in (best, ready, tokens))
-    return Value(min(credit, by_node), r, t)
+    """A value that no plan on true sizes can exceed, by `tao.bounds`."""
+    p = problem
+    return Value(*map(int, bounds.upper_bound(p.demand, p.free, p.credit, p.ready, p.tokens, p.prefer)))
 
 
-def _fractional(items: list[tuple[int, int]], room: int) -> int:
-    """Most worth of (worth, size) items that fits into `room` if one may be cut; rounded down."""
-    total = sum(worth for worth, size in items if not size)
-    # 96 bits behind the point tell any two ratios of sizes below 2**41 apart, in exact integers.
-    items = sorted((x for x in items if x[1]), key=lambda x: (x[0] << 96) // x[1], reverse=True)
-    for worth, size in items:
-        if size > room:
-            return total + worth * room // size
-        total, room = total + worth, room - size
-    return total
-
-
-def _check_sums(problem: Case) -> None:
-    n = len(problem.sessions)
-    if (n + 1) * (sum(problem.tokens.tolist()) + 1) >= 2**62:
+def _check_sums(contexts: list[int]) -> None:
+    n = len(contexts)
+    if (n + 1) * (sum(contexts) + 1) >= 2**62:
         raise InputError(
-            f"{n} sessions with up to {int(problem.tokens.max()):,} tokens: their sums leave 64 bits; "
+            f"{n} sessions with up to {max(contexts):,} tokens: their sums leave 64 bits; "
             "plan fewer sessions at a time, or count in larger units"
         )

@@ -9,6 +9,7 @@ the session a short *probe* opportunity, then nothing until the tool returns or 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -57,9 +58,19 @@ class Evidence(NamedTuple):
 
 def evidence(tool: ToolCall) -> Evidence:
     """The rungs of the ladder that a tool call offers."""
-    asked_s = None if tool.command is None else parsed_sleep(tool.command)
-    found = (tool.started_s, tool.deadline_s, asked_s, tool.expected_s)
-    return Evidence(*(math.nan if x is None else float(x) for x in found))
+    return Evidence(*map(float, _rungs(tool)))
+
+
+def _rungs(tool: ToolCall) -> tuple[float, float, float, float]:
+    """The fields of `Evidence`, in a plain tuple and of any kind of number, which is quicker to make."""
+    deadline_s, command, expected_s = tool.deadline_s, tool.command, tool.expected_s
+    asked_s = None if command is None else parsed_sleep(command)
+    return (
+        tool.started_s,
+        math.nan if deadline_s is None else deadline_s,
+        math.nan if asked_s is None else asked_s,
+        math.nan if expected_s is None else expected_s,
+    )
 
 
 @njit
@@ -120,6 +131,35 @@ def session_ready(session: Session, now_s: float, params: Params) -> bool:
     if not params.readiness:
         return False
     return session.phase != "tool" or predict(session.tool, now_s, params).ready
+
+
+def ready_bits(sessions: Sequence[Session], now_s: float, params: Params) -> Ints:
+    """`session_ready` of many sessions at once: int64[n], 0 or 1."""
+    ready = np.full(len(sessions), params.readiness, np.int64)
+    if not params.readiness:
+        return ready
+    acting: list[bool] = []
+    rungs: list[float] = []
+    for s in sessions:
+        tool = s.tool
+        if s.phase == "tool" and tool is not None and tool.finished_s is None:
+            acting.append(True)
+            rungs += _rungs(tool)
+        else:
+            acting.append(False)
+    known = np.array(rungs, np.float64).reshape(-1, len(Evidence._fields))
+    ready[np.array(acting, np.bool_)] = _soon(known, float(now_s), params.settings)
+    return ready
+
+
+@njit
+def _soon(known, now_s, settings):
+    """The ready bits int64[k] that `forecast` gives to the rows float64[k, 4] of `Evidence`."""
+    ready = np.empty(len(known), np.int64)
+    for a in range(len(known)):
+        tool = Evidence(known[a, 0], known[a, 1], known[a, 2], known[a, 3])
+        ready[a] = forecast(tool, now_s, settings)[2]
+    return ready
 
 
 def changes(tool: ToolCall, params: Params) -> list[float]:

@@ -8,10 +8,16 @@ lexicographically. The decay is computed here for every host (planner, simulator
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 from tao._jit import njit
 from tao.checks import MAX_TOKENS
 from tao.model import CacheNote, Params, Session, Value
+
+Ints = npt.NDArray[np.int64]
 
 # Taylor series of 2**-x: multiplying and adding gives the same bits compiled and interpreted, which
 # the `pow` and `exp2` of different libraries do not. 18 terms are exact to the last bit or two.
@@ -76,3 +82,53 @@ def last_node(session: Session) -> str | None:
     if not session.cached:
         return None
     return min(session.cached, key=lambda node: (-session.cached[node].seen_at_s, node))
+
+
+def credits(
+    sessions: Sequence[Session], index: Mapping[str, int], now_s: float, params: Params
+) -> tuple[Ints, Ints, Ints]:
+    """(credit, last, aged) of many sessions at once: `credit` plus `ageing`, `last_node` and `ageing`.
+
+    credit int64[n, m], with ageing; last int64[n], -1 without a note; aged int64[n]; `index` numbers the
+    nodes in order of id.
+    """
+    aged = np.zeros(len(sessions), np.int64)
+    if params.ageing_tokens_per_s:
+        aged[:] = [ageing(s, now_s, params) for s in sessions]
+    cached = [s.cached for s in sessions]
+    notes = [note for by_node in cached for note in by_node.values()]
+    credit, last = _credits(
+        aged,
+        np.array([len(by_node) for by_node in cached], np.int64),
+        np.array([index[node] for by_node in cached for node in by_node], np.int64),
+        np.array([note.tokens for note in notes], np.int64),
+        np.array([note.seen_at_s for note in notes], np.float64),
+        *(len(index), float(now_s), params.settings.half_life_s),
+    )
+    return credit, last, aged
+
+
+@njit
+def _credits(
+    aged: Ints,
+    count: Ints,
+    node: Ints,
+    tokens: Ints,
+    seen_at_s: npt.NDArray[np.float64],
+    nodes: int,
+    now_s: float,
+    half_life_s: float,
+) -> tuple[Ints, Ints]:
+    """(credit int64[n, m], last int64[n]) where session i holds the next count[i] notes of those listed."""
+    n, k = len(count), 0
+    credit, last = np.empty((n, nodes), np.int64), np.full(n, -1)
+    for i in range(n):
+        credit[i, :] = aged[i]
+        newest_s = -math.inf
+        for _ in range(count[i]):
+            b, at_s = node[k], seen_at_s[k]
+            credit[i, b] += decayed(tokens[k], now_s - at_s, half_life_s)
+            if at_s > newest_s or (at_s == newest_s and b < last[i]):
+                newest_s, last[i] = at_s, b
+            k += 1
+    return credit, last

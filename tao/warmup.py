@@ -16,9 +16,8 @@ def ready(simulator: bool = False) -> None:
     """
     sessions = (Session("a", 3, cached={"n0": CacheNote(2, 0.0)}), Session("b", 2))
     snapshot = Snapshot(0.0, (Node("n0", 4), Node("n1", 4)), sessions)
-    problem = planners.case(snapshot, Params(quantum_tokens=1, reserve_tokens=0))
-    planners.dp(problem)
-    planners.bfd(problem)
+    for planner in ("dp", "bfd"):
+        planners.plan(snapshot, planner, Params(quantum_tokens=1, reserve_tokens=0))
     if simulator:
         for policy in POLICIES:
             simulate("swe-lite", policy, nodes=2, workers=2, tasks=2)

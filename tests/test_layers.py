@@ -20,7 +20,7 @@ LEVELS = {  # the name of a subpackage stands for all modules in it
     **dict.fromkeys(("params", "commands"), 1),
     "model": 2,
     **dict.fromkeys(("codec", "kernels", "valuation", "readiness", "profiles"), 3),
-    **dict.fromkeys(("assign", "library", "node", "workloads"), 4),
+    **dict.fromkeys(("assign", "bounds", "library", "node", "workloads"), 4),
     **dict.fromkeys(("planners", "state", "history", "traces"), 5),
     **dict.fromkeys(("explain", "worker", "view"), 6),
     "policies": 7,

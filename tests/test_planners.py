@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from fractions import Fraction
 
 import naive
+import numpy as np
 import pytest
 import strategies
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import tao
-from tao import assign, planners
+from tao import assign, bounds, planners, readiness, valuation
 from tao.model import CacheNote, InputError, Node, Params, Session, Snapshot, Value
 from tao.planners import PLANNERS
 
@@ -178,6 +180,64 @@ def test_beyond_the_state_budget_bfd_places_and_the_plan_says_so(case, budget):
         assert not plan.exact
         assert f"more than {budget:,} states" in plan.reason
         assert plan.node_of() == solve(snapshot, "bfd", params).node_of()
+
+
+@many
+@given(strategies.cases(max_sessions=9))
+def test_the_columns_of_a_case_equal_what_each_session_is_worth_by_itself(case):
+    snapshot, params = case
+    problem, now_s = planners.case(snapshot, params), snapshot.now_s
+    nodes = sorted(node.id for node in snapshot.nodes)
+    assert [session.id for session in problem.sessions] == sorted(session.id for session in snapshot.pool)
+    for i, session in enumerate(problem.sessions):
+        ready = readiness.session_ready(session, now_s, params)
+        for b, node in enumerate(nodes):
+            assert problem.value(i, b) == valuation.value(session, node, ready, now_s, params)
+        assert problem.ageing[i] == valuation.ageing(session, now_s, params)
+        assert problem.demand[i] == snapshot.demand_tokens(session, params)
+        usable = [b for b, node in enumerate(nodes) if session.eligible is None or node in session.eligible]
+        free = snapshot.free_tokens(params)
+        fitting = [b for b in usable if problem.demand[i] <= free[nodes[b]]]
+        last = valuation.last_node(session)
+        fitting.sort(key=lambda b, i=i, last=last: (-problem.credit[i, b], nodes[b] != last, b))
+        assert [b for b in problem.prefer[i] if b >= 0] == fitting
+
+
+def test_readiness_switched_off_is_a_column_of_zeros():
+    assert planners.case(pool(5, 6), Params(readiness=False)).ready.tolist() == [0, 0]
+
+
+def test_a_planners_own_bound_is_what_its_plan_says(monkeypatch):
+    nobody = planners.Solution(np.array([-1, -1]), "modest", False, "true", bound=Value(0, 2, 12))
+    monkeypatch.setitem(PLANNERS, "modest", lambda problem: nobody)
+    assert planners.plan(pool(5, 6), "modest").bound == (0, 2, 12)
+    monkeypatch.setitem(PLANNERS, "modest", lambda problem: nobody._replace(bound=None))
+    assert planners.plan(pool(5, 6), "modest").bound == (0, 2, 11)
+
+
+def most_worth(items, room):
+    """What fits into `room` of (worth, size) items of which one may be cut: by sorting exact fractions."""
+    total = sum(worth for worth, size in items if not size)
+    items = sorted((x for x in items if x[1]), key=lambda x: Fraction(*x), reverse=True)
+    for worth, size in items:
+        if size > room:
+            return total + worth * room // size
+        total, room = total + worth, room - size
+    return total
+
+
+@many
+@given(st.data())
+def test_cutting_one_item_is_bounded_exactly_however_large_the_numbers(data):
+    most, near = data.draw(st.tuples(st.sampled_from([3, 2**25, 2**41 - 1]), st.booleans()))
+    numbers = st.integers(most - min(most, 3), most) if near else st.integers(0, most)
+    items = data.draw(st.lists(st.tuples(numbers, numbers), max_size=8))
+    room = data.draw(st.integers(0, sum(size for _, size in items) + 1))
+    worth, size = np.array([*items, (0, 0)], np.int64).T.copy()
+    bound, exact = bounds.fractional(worth, size, room), most_worth(items, room)
+    assert bound >= exact
+    if most <= 2**26:  # floats tell all ratios apart
+        assert bound == exact
 
 
 def pool(*sizes, capacity=(10_000,), **session):
