@@ -1,9 +1,7 @@
 """What no plan can exceed, by letting one session be cut in two (Dantzig 1957).
 
 Into a knapsack go the items worth most per token, and of the first that does not fit as much as does. A
-plan may not cut, so it is worth no more::
-
-    items (worth, size): (6, 3), (5, 5), (4, 8) into room 6: 6 + 5 * 3/5 = 9; no plan gets more than 6
+plan may not cut, so it is worth no more.
 """
 
 from __future__ import annotations
@@ -56,6 +54,10 @@ def fractional(worth, size, room):
     As in quicksort, but only the side on which the room ends is looked at again. Floats never turn two
     ratios around, but may make them equal (above 2**26); the greatest of those counts, so that it stays
     a bound.
+
+    >>> worth, size = np.array([6, 5, 4]), np.array([3, 5, 8])
+    >>> int(fractional(worth, size, 6))  # 6 + 5 * 3/5; without cutting nothing beats 6
+    9
     """
     count, total = len(size), 0
     ratio, left = np.empty(count), np.arange(count)

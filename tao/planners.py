@@ -215,14 +215,14 @@ def short_first(problem: Case) -> Solution:
 
 def fifo(problem: Case) -> Solution:
     """Longest waiting first, each to the node with the most room."""
-    return _in_order(problem, "fifo")
-
-
-def _in_order(problem: Case, name: Planner) -> Solution:
     since = [np.inf if s.waiting_since_s is None else s.waiting_since_s for s in problem.sessions]
-    code = get_args(Planner).index(name)
-    rank = np.unique(np.array(since, np.float64), return_inverse=True)[1]
-    choice = assign.place(code, problem.demand, problem.free, rank, problem.prefer)
+    return _in_order(problem, "fifo", np.unique(np.array(since, np.float64), return_inverse=True)[1])
+
+
+def _in_order(problem: Case, name: Planner, rank: Ints | None = None) -> Solution:
+    """Place one session after the other; rank int64[n] orders FIFO."""
+    code, p = get_args(Planner).index(name), problem
+    choice = assign.place(code, p.demand, p.free, p.demand if rank is None else rank, p.prefer)
     return Solution(choice, name, False, "true")
 
 
