@@ -45,6 +45,7 @@ FROM_LEVEL = {  # at the top of a module; a function may import what it alone ne
     "altair": LEVELS["charts"],
     **dict.fromkeys(("ipywidgets", "anywidget", "IPython", "vl_convert", "PIL"), LEVELS["panels"]),
     "tqdm": LEVELS["cli"],
+    **dict.fromkeys(("ortools", "highspy"), NEVER),
     **dict.fromkeys(("http", "urllib", "socket", "httpx", "aiohttp", "requests", "websockets"), NEVER),
 }
 
