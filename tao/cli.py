@@ -34,7 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InputError as e:
         print(f"tao: error: {e}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemError) as e:
+        # Compiled code that was about to return wraps the interrupt.
+        if isinstance(e, SystemError) and not isinstance(e.__cause__, KeyboardInterrupt):
+            raise
         print("tao: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output went away, as `head` does

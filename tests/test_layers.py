@@ -27,7 +27,7 @@ LEVELS = {  # the name of a subpackage stands for all modules in it
     **dict.fromkeys(("cluster", "engine"), 8),
     **dict.fromkeys(("invariants", "runner"), 9),
     "simulator": 10,
-    **dict.fromkeys(("metrics", "warmup"), 11),
+    **dict.fromkeys(("metrics", "quality", "warmup"), 11),
     "jobs": 12,
     "executors": 13,
     **dict.fromkeys(("sweeps", "bench"), 14),
@@ -49,7 +49,7 @@ FROM_LEVEL = {  # at the top of a module; a function may import what it alone ne
     **dict.fromkeys(("http", "urllib", "socket", "httpx", "aiohttp", "requests", "websockets"), NEVER),
 }
 
-MAX_FILE, MAX_FUNCTION, MAX_PACKAGE = 400, 60, 13_000  # lines
+MAX_FILE, MAX_FUNCTION, MAX_PACKAGE = 400, 60, 14_000  # lines
 LONG_FILES = {"cluster": "the stepper is one story"}  # module: why
 
 

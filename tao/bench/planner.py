@@ -107,6 +107,10 @@ def costs(
     `count` snapshots each, however long it takes; by default 300 or fewer where they are large, 5 for
     solvers, and no more after `row_s` seconds. `limit_s` (5) is for a solver per snapshot. A solver that is
     not installed gets one row with a `note`.
+
+    >>> (row,) = costs([Size("unique", 6, 2)], ["bfd"], count=2)
+    >>> row["planner"], row["snapshots"], row["states_worst"], row["plan_median_ms"] > 0
+    ('bfd', 2, 0, True)
     """
     if count is not None:
         checks.whole(count, "count", 1)

@@ -66,7 +66,7 @@ def solve(solver: str, problem: Case, limit_s: float = 60.0) -> Solved:
     ready, tokens = problem.ready.tolist(), problem.tokens.tolist()
     pairs = [(i, b) for i, nodes in enumerate(prefer) for b in nodes if b >= 0]
     parts = [[credit[i][b] for i, b in pairs], [ready[i] for i, _ in pairs], [tokens[i] for i, _ in pairs]]
-    choice, bound, proven, status = np.full(len(prefer), -1, np.int64), list(map(sum, parts)), 0, "empty"
+    choice, bound, proven, status = np.full(len(prefer), -1, np.int64), list(map(sum, parts)), 0, "not asked"
     begun = time.perf_counter()
     model = make(library, problem, pairs)
     built = time.perf_counter()
