@@ -141,9 +141,10 @@ class _Highs:
     def __init__(self, library: Any, problem: Case, pairs: Pairs) -> None:
         with _silence():
             self.library, self.highs = library, library.Highs()
-        options = {"output_flag": False, "threads": 1, "random_seed": 0}
-        # Every part counts whole things, so that less than one of them is no gap.
-        for name, given in (options | {"mip_rel_gap": 0.0, "mip_abs_gap": 0.5}).items():
+        options: dict[str, float] = {"output_flag": False, "threads": 1, "random_seed": 0}
+        # Parts count whole things: less than one is no gap, and no rounded plan may be too large.
+        options |= {"mip_rel_gap": 0.0, "mip_abs_gap": 0.5, "mip_feasibility_tolerance": 1e-9}
+        for name, given in options.items():
             self.highs.setOptionValue(name, given)
         count = len(pairs)
         self.all = np.arange(count, dtype=np.int32)
