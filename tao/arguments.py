@@ -10,6 +10,7 @@ from typing import Any
 import tao
 from tao import bench, experiments, library, planners
 from tao.comparisons import DEFAULT_POLICIES
+from tao.families import FAMILIES
 from tao.metrics import METRICS
 from tao.model import Params
 from tao.policies import POLICIES
@@ -37,6 +38,26 @@ keys of --json, a list with one object per planner:
   admitted           [{session, node}]
   deferred           [{session, reason}]"""
 
+BENCH_KEYS = """
+keys of --json for 'planner', a list with one object per planner or solver and size:
+  family, n, nodes, room_tokens
+                     the snapshots (tao.workloads.snapshots); "crowded": nearly full nodes
+  planner            a planner or solver; "yardstick": one pass of max and add over as many cells
+  snapshots          how many were planned
+  kernel_mean_ms, kernel_median_ms, kernel_p95_ms, kernel_worst_ms
+                     milliseconds of the planner alone, or of a solver's search
+  plan_mean_ms, plan_median_ms, plan_p95_ms, plan_worst_ms
+                     the same of plan(), or of a solver's model and search
+  proven, proven_credit, proven_ready
+                     share of plans proven in all three parts, in the first, in the first two
+  gap_median, gap_p95
+                     share of the bound's credit that the plan does not reach
+  tokens_gap_p95     the same of tokens, where credit and ready are proven; null if nowhere
+  states_median, states_worst
+                     states of the search
+  fallbacks          share of plans that another planner placed
+  note               why a solver was not asked; such a row has nothing else but planner"""
+
 
 def parser() -> argparse.ArgumentParser:
     """The parser of every command; `command` of what it returns names the one to run."""
@@ -47,9 +68,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_plan(commands)
     _add_runs(commands)
-    measured = _add(commands, "bench", "time the planners or the simulator on this machine")
-    measured.add_argument("what", choices=list(bench.BENCHES), help="what to time")
-    _add_json(measured)
+    _add_bench(commands)
     _add(
         commands,
         "lab",
@@ -142,6 +161,26 @@ def _add_runs(commands: Any) -> None:
         )
         _add_json(sub)
         _add_set(sub)
+
+
+def _add_bench(commands: Any) -> None:
+    sub = _add(commands, "bench", "time the planners or the simulator on this machine", BENCH_KEYS)
+    sub.add_argument("what", choices=list(bench.BENCHES), help="what to time")
+    sub.add_argument(
+        "--family",
+        metavar="F",
+        help=f"snapshots to plan, in all their sizes: {', '.join(FAMILIES)} (default: a short choice of all)",
+    )
+    sub.add_argument(
+        "--count",
+        type=int,
+        metavar="K",
+        help="snapshots per row, however long it takes (default: as many as go in 4 s; without F, 1)",
+    )
+    sub.add_argument(
+        "--limit-s", type=float, metavar="S", help="time for a solver per snapshot (default: 5; without F, 1)"
+    )
+    _add_json(sub)
 
 
 def _add(commands: Any, name: str, text: str, epilog: str = "") -> argparse.ArgumentParser:

@@ -34,7 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InputError as e:
         print(f"tao: error: {e}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemError) as e:
+        # Compiled code that was about to return wraps the interrupt.
+        if isinstance(e, SystemError) and not isinstance(e.__cause__, KeyboardInterrupt):
+            raise
         print("tao: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output went away, as `head` does
@@ -219,15 +222,23 @@ def _print_provenance(settings: dict[str, Any], notes: Sequence[str]) -> None:
 
 
 def _bench(args: argparse.Namespace) -> None:
+    options = {name: getattr(args, name) for name in ("family", "count", "limit_s")}
+    given = {name: x for name, x in options.items() if x is not None}
+    if given and args.what != "planner":
+        raise InputError(f"--{next(iter(given)).replace('_', '-')} is for 'bench planner'; drop it")
     with output.progress("timing") as report:
-        rows = bench.BENCHES[args.what](report)
+        rows = bench.BENCHES[args.what](report, **given)
     if args.json:
         output.print_json(rows)
         return
     print(bench.NOTES[args.what])
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    head = [name.replace("_", " ") for name in columns]
-    output.print_table(head, [[bench.cell(name, row.get(name)) for name in columns] for row in rows])
+    cells = [bench.CELLS[args.what](row) for row in rows if "note" not in row]
+    head = list(dict.fromkeys(name for row in cells for name in row))
+    names = [name.replace("_", " ") for name in head]
+    output.print_table(names, [[row.get(name, "-") for name in head] for row in cells])
+    for row in rows:
+        if "note" in row:
+            print(f"note: {row['note']}")
 
 
 def _lab(args: argparse.Namespace) -> None:

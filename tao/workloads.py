@@ -1,7 +1,8 @@
 """What the agents will ask for: sessions as turns of tokens and tool times, recorded or drawn.
 
 A workload is fixed before a run starts. The seeded ones draw everything about session k from
-(seed, k) alone, so that policies, and runs of different length, see the same sessions.
+(seed, k) alone, so that policies, and runs of different length, see the same sessions. `snapshots` draws
+single moments instead, for planners (`tao.families`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 
 from tao import checks, readiness
 from tao.checks import InputError
+from tao.families import snapshots as snapshots
 from tao.profiles import PS_PER_S
 from tao.readiness import Floats, Ints, Kinds
 from tao.workload_params import RECIPES, Clipped, Mixture, Recipe

@@ -190,6 +190,21 @@ CELLS = table(
 CHANGES = table("policy seed change", ("sticky", 0, 0.1), ("sticky", 1, 0.3), ("llmd", 0, -0.05))
 
 
+COSTS = table(
+    "planner n nodes plan_median_ms", ("dp", 40, 4, 0.9), ("dp", 1000, 16, 30.0), ("mine", 40, 4, 0.1)
+)
+LOSSES = table(
+    "quantum_tokens snapshots states_mean loss_mean loss_worst",
+    (2048, 9, 600.4, 0.07, 0.32),
+    (512, 9, 80_000.0, 0.024, 0.1),
+)
+MISSED = table(
+    "planner snapshots contested below lost_mean lost_worst",
+    ("dp", 35, 23, 0, None, None),
+    ("bfd", 35, 23, 6, 900.0, 3_167.0),
+)
+
+
 def waited(history: History) -> pd.DataFrame:
     return pd.concat([waits(history).assign(policy=name) for name in ("sticky", "tao")])
 
@@ -208,6 +223,9 @@ def races(history: History) -> dict[str, dict[str, Any]]:
         "wait_by_size": charts.wait_by_size(waited(history)),
         "cost_bars": charts.cost_bars(spent(history)),
         "swimlane": charts.swimlane(history, seconds=60),
+        "planner_costs": charts.planner_costs(COSTS),
+        "rounding_loss": charts.rounding_loss(LOSSES),
+        "differences": charts.differences(MISSED, label="simulated"),
     }
     return {name: spec(chart) for name, chart in drawn.items()}
 
@@ -219,6 +237,9 @@ AXES = {  # the others are rows of names
     "wait_by_size": {"tenth of the requests, by size of prompt", "mean wait in pool and queue, s"},
     "cost_bars": {"share of KV capacity × time"},
     "swimlane": {"seconds since the run began"},
+    "planner_costs": {"waiting sessions × nodes", "median of plan(), ms"},
+    "rounding_loss": {"quantum, tokens", "share of the best credit lost"},
+    "differences": {"share of snapshots"},
 }
 
 
@@ -246,6 +267,12 @@ def test_descriptions_say_the_numbers(races: dict[str, dict[str, Any]], history:
     assert "sticky: 40.5 at 0.605, 40.5 at 1.8" in said["latency_vs_capacity"]
     assert "dashed: reported, the paper, 18 to 21.5." in said["latency_vs_capacity"]
     assert "sticky: +20.0% (−107.1% to +147.1%); llmd: −5.0%." in said["paired_dots"]
+    assert said["planner_costs"].endswith("dp: 0.9 at 40 × 4, 30 at 1,000 × 16; mine: 0.1 at 40 × 4.")
+    assert "recomputed on 9 snapshots: 2,048: mean 7.0%, worst 32.0%, 600 states; " in said["rounding_loss"]
+    assert said["differences"].endswith(
+        "dp: 0 of 35; bfd: 6 of 35, 900 credit lost on average, 3,167 at worst."
+    )
+    assert "simulated on 35 snapshots" in said["differences"]
     share = costs(history).set_index("term")["share"]
     assert f"tao: {', '.join(f'{term} {share[term]:.0%}' for term in TERMS)}" in said["cost_bars"]
     first = waits(history).query("cache == 'warm'").iloc[0]
@@ -327,6 +354,9 @@ def test_colors_follow_the_policy_through_all_charts(races: dict[str, dict[str, 
         (charts.paired_dots, CHANGES),
         (charts.wait_by_size, table("policy decile cache turns wait_mean_s", ("tao", 1, "warm", 1, 0.5))),
         (charts.cost_bars, table("policy term share", ("tao", "decode", 1.0))),
+        (charts.planner_costs, COSTS),
+        (charts.rounding_loss, LOSSES),
+        (charts.differences, MISSED),
     ],
 )
 def test_no_rows_and_missing_columns_are_refused_and_one_row_is_drawn(draw: Any, rows: pd.DataFrame) -> None:
@@ -344,6 +374,8 @@ def test_a_metric_without_any_value_and_an_unknown_wait_are_refused() -> None:
         charts.latency_vs_capacity(runs(), metric="ttft_s")
     with pytest.raises(InputError, match="value is 'wait_s'; it must be one of wait_mean_s"):
         charts.wait_by_size(CHANGES, value="wait_s")
+    with pytest.raises(InputError, match="value is 'ms'; it must be one of plan_median_ms"):
+        charts.planner_costs(COSTS, value="ms")
 
 
 def test_one_seed_has_dots_but_no_interval() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import tao
-from tao import codec
+from tao import cli, codec
 from tao.cli import main
 from tao.metrics import METRICS
 from tao.model import Node, Session, Snapshot
@@ -197,6 +197,18 @@ def test_ctrl_c_in_the_middle_ends_with_one_line():
     assert process.returncode == 130
     assert out == ""
     assert err.strip() == "tao: interrupted"
+
+
+def test_an_interrupt_that_compiled_code_wraps_is_one_too(capsys, monkeypatch):
+    def broken(args):
+        raise SystemError("a kernel returned a result with an exception set") from cause
+
+    monkeypatch.setitem(cli.RUN, "bench", broken)
+    cause: BaseException = KeyboardInterrupt()
+    assert run(capsys, "bench", "planner") == (130, "", "tao: interrupted\n")
+    cause = ValueError()
+    with pytest.raises(SystemError):
+        run(capsys, "bench", "planner")
 
 
 def test_a_reader_that_goes_away_is_no_error():

@@ -20,14 +20,14 @@ LEVELS = {  # the name of a subpackage stands for all modules in it
     **dict.fromkeys(("params", "commands"), 1),
     "model": 2,
     **dict.fromkeys(("codec", "kernels", "valuation", "readiness", "profiles"), 3),
-    **dict.fromkeys(("assign", "bounds", "library", "node", "workloads"), 4),
-    **dict.fromkeys(("planners", "state", "history", "traces"), 5),
-    **dict.fromkeys(("explain", "worker", "view"), 6),
-    "policies": 7,
+    **dict.fromkeys(("assign", "bounds", "exact", "library", "node"), 4),
+    **dict.fromkeys(("planners", "state", "history", "families"), 5),
+    **dict.fromkeys(("explain", "worker", "view", "workloads"), 6),
+    **dict.fromkeys(("policies", "traces"), 7),
     **dict.fromkeys(("cluster", "engine"), 8),
     **dict.fromkeys(("invariants", "runner"), 9),
     "simulator": 10,
-    **dict.fromkeys(("metrics", "warmup"), 11),
+    **dict.fromkeys(("metrics", "quality", "warmup"), 11),
     "jobs": 12,
     "executors": 13,
     **dict.fromkeys(("sweeps", "bench"), 14),
@@ -45,10 +45,11 @@ FROM_LEVEL = {  # at the top of a module; a function may import what it alone ne
     "altair": LEVELS["charts"],
     **dict.fromkeys(("ipywidgets", "anywidget", "IPython", "vl_convert", "PIL"), LEVELS["panels"]),
     "tqdm": LEVELS["cli"],
+    **dict.fromkeys(("ortools", "highspy"), NEVER),
     **dict.fromkeys(("http", "urllib", "socket", "httpx", "aiohttp", "requests", "websockets"), NEVER),
 }
 
-MAX_FILE, MAX_FUNCTION, MAX_PACKAGE = 400, 60, 13_000  # lines
+MAX_FILE, MAX_FUNCTION, MAX_PACKAGE = 400, 60, 14_000  # lines
 LONG_FILES = {"cluster": "the stepper is one story"}  # module: why
 
 

@@ -8,6 +8,7 @@ drawing the chart again.
 
 from tao.charts.lanes import phases, swimlane
 from tao.charts.nodes import COLD, NODE_HEIGHT, PARTS, WARM, node_bars, node_bars_size, node_bars_value
+from tao.charts.planning import PLANNER_LOOKS, differences, planner_costs, rounding_loss
 from tao.charts.race import latency_vs_capacity, paired_dots, win_loss_map
 from tao.charts.shares import cost_bars, wait_by_size
 from tao.charts.style import GREY, INK, LINE, LOOKS, MAX_ROWS, NEVER_MS, PALETTE, Look, live, looks
@@ -23,9 +24,11 @@ __all__ = [
     "NODE_HEIGHT",
     "PALETTE",
     "PARTS",
+    "PLANNER_LOOKS",
     "WARM",
     "Look",
     "cost_bars",
+    "differences",
     "latency_vs_capacity",
     "live",
     "looks",
@@ -34,6 +37,8 @@ __all__ = [
     "node_bars_value",
     "paired_dots",
     "phases",
+    "planner_costs",
+    "rounding_loss",
     "swimlane",
     "wait_by_size",
     "win_loss_map",
