@@ -12,8 +12,8 @@ from tao import kernels
 from tao._jit import njit
 from tao.model import Planner
 
-DP, SHORT_FIRST, BFD, WORST_FIT, FIFO = range(5)  # as in model.Planner
-assert Planner.__args__ == ("dp", "short_first", "bfd", "worst_fit", "fifo")  # type: ignore[attr-defined]
+DP, SHORT_FIRST, BFD, WORST_FIT, FIFO, EXACT = range(6)  # as in model.Planner
+assert Planner.__args__ == ("dp", "short_first", "bfd", "worst_fit", "fifo", "exact")  # type: ignore[attr-defined]
 
 GRID_CELLS = 4_000_000  # ours: tables up to 32 MB are filled as a grid, larger ones searched
 OK, CHANGED, OVERFLOW = range(3)  # verdicts on a placement

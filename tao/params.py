@@ -14,7 +14,7 @@ MAX_STATES = 100_000_000  # ours: more would not fit into memory
 
 StaleFrom = Literal["due", "made"]
 Statistic = Literal["mean", "median"]
-Planner = Literal["dp", "short_first", "bfd", "worst_fit", "fifo"]
+Planner = Literal["dp", "short_first", "bfd", "worst_fit", "fifo", "exact"]
 PauseRule = Literal["smallest", "least_value"]
 
 

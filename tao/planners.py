@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from tao import assign, bounds, readiness, valuation
 from tao.checks import InputError, shown
+from tao.exact import solve as solve_exact
 from tao.model import Node, Params, Placement, Plan, Planner, Problem, Session, Snapshot, Value
 
 T = TypeVar("T", bound=tuple[object, ...])
@@ -198,6 +199,33 @@ def dp(problem: Case) -> Solution:
     return Solution(choice, "dp", True, "quantized", int(states))
 
 
+def exact(problem: Case) -> Solution:
+    """The best plan on true sizes, proven; at the state budget the best one found, with a bound (ours).
+
+    Never worth less than `dp`, `bfd` and `short_first`. A state is a step of the search, see `tao.exact`.
+    """
+    p, budget = problem, problem.params.state_budget
+    limited = any(s.eligible is not None for s in p.sessions)
+    choice, most, proven, states = solve_exact(
+        p.demand, p.free, p.credit, p.ready, p.tokens, p.prefer, limited, budget
+    )
+    best, bound = Solution(choice, "exact", True, "true", int(states)), Value(*most.tolist())
+    if proven == len(bound):
+        return best._replace(bound=bound)
+    value, loose = p.total(choice), upper_bound(p)
+    for other in (dp(p), bfd(p), short_first(p)):
+        if p.total(other.choice) > value:
+            best, value = other._replace(states=int(states)), p.total(other.choice)
+    credit = min(bound.credit, loose.credit)
+    ready, tokens = (b if b >= 0 else x for b, x in zip(bound[1:], loose[1:], strict=True))
+    bound = Value(credit, ready, tokens)
+    if value == bound:
+        return best._replace(exact=True, problem="true", reason="", bound=bound)
+    open_ = next(part for part, v, b in zip(bound._fields, value, bound, strict=True) if v < b)
+    reason = f"exact: {open_} not proven within {budget:,} states, so this is the best plan found"
+    return best._replace(exact=False, problem="true", reason=reason, bound=bound)
+
+
 def bfd(problem: Case) -> Solution:
     """Best-fit decreasing: largest first, each to the fitting node with the least room left."""
     return _in_order(problem, "bfd")
@@ -271,6 +299,7 @@ PLANNERS: dict[str, Callable[[Case], Solution]] = {
     "bfd": bfd,
     "worst_fit": worst_fit,
     "fifo": fifo,
+    "exact": exact,
     "exhaustive": exhaustive,
 }
 

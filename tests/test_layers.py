@@ -49,7 +49,7 @@ FROM_LEVEL = {  # at the top of a module; a function may import what it alone ne
     **dict.fromkeys(("http", "urllib", "socket", "httpx", "aiohttp", "requests", "websockets"), NEVER),
 }
 
-MAX_FILE, MAX_FUNCTION, MAX_PACKAGE = 400, 60, 14_000  # lines
+MAX_FILE, MAX_FUNCTION, MAX_PACKAGE = 400, 60, 16_000  # lines
 LONG_FILES = {"cluster": "the stepper is one story"}  # module: why
 
 

@@ -119,7 +119,7 @@ def test_an_order_preserving_renaming_renames_every_plan(case):
 def test_any_renaming_keeps_the_value_of_an_optimum(case):
     snapshot, params = case
     other = strategies.renamed(snapshot, order_preserving=False).snapshot
-    for name in ("dp", "exhaustive"):
+    for name in ("dp", "exact", "exhaustive"):
         assert solve(other, name, params).value == solve(snapshot, name, params).value, name
 
 
