@@ -60,8 +60,8 @@ def _large(demand, credit):
 def first_plan(problem, lists, plan, known):
     """The credit of a support to begin with, from what the nodes want, or `known` if that is more.
 
-    plan int64[n] is written if it is not. Where nodes want the same session, they improve it in turns: each takes what is best for all while
-    the other nodes keep what it leaves them.
+    plan int64[n] is written if it is not. Where nodes want the same session, they improve it in turns:
+    each takes what is best for all while the other nodes keep what it leaves them.
     """
     p = problem
     n, m = p.prefer.shape
@@ -125,9 +125,10 @@ def branch(problem, lists, duals, node, known, record, choice):
     while True:
         enough = max(known, record[CREDIT])
         bound, i = settle(lists, duals, worth, p.demand, p.free, enough)
-        if most < 0:
-            most = bound
-            known = enough = first_plan(problem, lists, node, known)
+        if most < 0 or i < 0:  # without an objection this is a plan worth as much as the bound
+            most = bound if most < 0 else most
+            known = first_plan(problem, lists, node, known)
+            enough = max(known, record[CREDIT])
         deeper = False
         if bound >= enough:
             left = meter[BUDGET] - meter[SPENT]

@@ -59,10 +59,8 @@ def visit(problem, lists, duals, worth, target, steps, record, choice):
             if b == m:
                 break
             meter[SPENT] += 1
-            alive = (
-                _at_most(item, profit, size, node, q, start[b + 1], room, bound, meter[SLACK]) + later[b + 1]
-                >= target
-            )
+            best = _at_most(item, profit, size, node, q, start[b + 1], room, bound, meter[SLACK])
+            alive = best + later[b + 1] >= target
             while alive and q < start[b + 1]:
                 i, q = item[q], q + 1
                 if node[i] >= 0:
