@@ -20,7 +20,6 @@ from tao.model import Node, Params, Placement, Plan, Planner, Problem, Session, 
 
 Ints = npt.NDArray[np.int64]
 
-GRID_CELLS = assign.GRID_CELLS
 EXHAUSTIVE_LIMIT = 200_000  # ours: about a second of plain Python
 
 
@@ -173,12 +172,13 @@ def quantize(problem: Case) -> Quantized:
 def dp(problem: Case) -> Solution:
     """Joint placement, exact for sizes in quanta; above the state budget best-fit decreasing instead.
 
-    TAO paper. A state is a distinct vector of remaining quanta.
+    TAO paper; ours opens a state (a session to decide, the remaining quanta) only if it can still win:
+    see `tao.search`. The budget counts those it opens besides one per session.
     """
     p, params = problem, problem.params
     choice, states = assign.solve_dp(
         *(p.demand, p.free, p.credit, p.ready, p.tokens, p.prefer, p.tier),
-        *(params.quantum_tokens, params.state_budget, GRID_CELLS),
+        *(params.quantum_tokens, params.state_budget),
     )
     if states < 0:
         reason = f"dp: more than {params.state_budget:,} states, so bfd placed"

@@ -17,9 +17,9 @@ DEF = ast.FunctionDef | ast.AsyncFunctionDef
 
 LEVELS = {  # the name of a subpackage stands for all modules in it
     **dict.fromkeys(("_jit", "checks", "shell", "workload_params"), 0),
-    **dict.fromkeys(("params", "commands"), 1),
-    "model": 2,
-    **dict.fromkeys(("codec", "kernels", "valuation", "readiness", "profiles"), 3),
+    **dict.fromkeys(("params", "commands", "kernels"), 1),
+    **dict.fromkeys(("model", "bounds"), 2),
+    **dict.fromkeys(("codec", "search", "valuation", "readiness", "profiles"), 3),
     **dict.fromkeys(("assign", "library", "node", "workloads"), 4),
     **dict.fromkeys(("planners", "state", "history", "traces"), 5),
     **dict.fromkeys(("explain", "worker", "view"), 6),

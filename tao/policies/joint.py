@@ -91,7 +91,7 @@ def _choose(state, demand, free, credit, ready, tokens, prefer, tier, since, res
         return assign.place(settings.planner, demand, free, since, prefer)
     quantum, budget = settings.quantum_tokens, settings.state_budget
     choice, clock[STATES] = assign.solve_dp(
-        demand, free, credit, ready, tokens, prefer, tier, quantum, budget, assign.GRID_CELLS
+        demand, free, credit, ready, tokens, prefer, tier, quantum, budget
     )
     if clock[STATES] < 0:
         clock[STATES], clock[FALLBACK] = budget + 1, OVER_BUDGET
@@ -231,7 +231,7 @@ def _pause_least_value(state, b, staying):
     prefer, tier = assign.arrange(here, last, np.ones((k, 1), np.bool_), demand, room)
     choice, states = assign.solve_dp(
         *(demand, room, here, ready, tokens, prefer, tier),
-        *(settings.quantum_tokens, settings.state_budget, assign.GRID_CELLS),
+        *(settings.quantum_tokens, settings.state_budget),
     )
     for a in range(k):
         if states >= 0 and choice[a] < 0:
