@@ -11,7 +11,7 @@ session j is worth high[j, b] - share[j]; one session may be packed on several n
 for it collects the value of each session on one node at most (Lagrangian decomposition; Fisher, Jaikumar
 and Van Wassenhove 1986). Where each session has its cache on one node, shares of 0 leave the knapsacks
 exact. P is the best knapsack of all room in one piece, each session at its highest value (surrogate
-relaxation; Martello and Toth 1990): hard to beat where all nodes are as good as each other.
+relaxation; Martello and Toth 1990): close where all nodes are as good as each other.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def solve(demand, free, prefer, tier, spare, high, low, cells, budget):
         *(demand, free, prefer, tier, spare, high, low, found, best_high, best_low, first)
     )
     if opened > first and first < most:
-        if (new_high, new_low) > (best_high, best_low):
+        if new_high > best_high or (new_high == best_high and new_low > best_low):
             best_high, best_low = new_high, new_low - 1
         found = bounds.with_second(found, demand, free, high, cells)
         choice, opened, _, _ = _explore(
@@ -115,7 +115,8 @@ def _explore(demand, free, prefer, tier, spare, high, low, found, best_high, bes
             s = slots[_find(slots, memo, left, i, mark[i])] if count else -1
             if s >= 0:
                 top[i, 0], top[i, 1] = memo[s, m + 2], memo[s, m + 3]
-                closed = (got[i, 0] + top[i, 0], got[i, 1] + top[i, 1]) <= (best_high, best_low)
+                reach = got[i, 0] + top[i, 0]
+                closed = reach < best_high or (reach == best_high and got[i, 1] + top[i, 1] <= best_low)
             if not closed:
                 _offers(offer, rest[i], i, left, demand, prefer, high, found)
                 top[i, 0], top[i, 1], opened = -1, 0, opened + 1
