@@ -118,7 +118,7 @@ def pack(credit, ready, tokens, prefer):
 
 @njit
 def solve_dp(demand, free, credit, ready, tokens, prefer, tier, quantum, budget):
-    """The paper's DP: (int64[n] node or -1, number of states opened); states = -1 beyond the budget."""
+    """The paper's DP: (int64[n] node or -1, number of states); states = -1 beyond the budget."""
     n, m = prefer.shape
     size, room, fitting, spare = quantize(demand, free, prefer, quantum)
     choice, who, k = np.full(n, -1, np.int64), np.empty(n, np.int64), 0
