@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tao import kernels, search
+from tao import kernels
+from tao.dp import search
 from tao._jit import njit
 from tao.model import Planner
 

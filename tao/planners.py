@@ -173,7 +173,7 @@ def dp(problem: Case) -> Solution:
     """Joint placement, exact for sizes in quanta; above the state budget best-fit decreasing instead.
 
     TAO paper; ours opens a state (a session to decide, the remaining quanta) only if it can still win:
-    see `tao.search`. The budget counts those it opens besides one per session.
+    see `tao.dp.search`. The budget counts those it opens besides one per session.
     """
     p, params = problem, problem.params
     choice, states = assign.solve_dp(

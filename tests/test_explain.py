@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import tao
-from tao import assign, bounds, explain, planners, search
+from tao import assign, explain, planners
+from tao.dp import bounds, search
 from tao.model import CacheNote, Node, Params, Session, Snapshot, ToolCall, Value
 
 many = settings(max_examples=strategies.EXAMPLES // 3, deadline=None, suppress_health_check=list(HealthCheck))

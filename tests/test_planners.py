@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import tao
-from tao import assign, bench, explain, planners, search
+from tao import assign, bench, explain, planners
+from tao.dp import search
 from tao.model import CacheNote, InputError, Node, Params, Session, Snapshot, Value
 from tao.planners import PLANNERS
 

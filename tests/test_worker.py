@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tao import planners, search
+from tao import planners
+from tao.dp import search
 from tao.model import CacheNote, InputError, Node, Params, Session, Snapshot, ToolCall
 from tao.worker import Proposal, Worker, propose, revalidate, signature
 

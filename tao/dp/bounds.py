@@ -1,4 +1,4 @@
-"""How much the best plan can be worth at most, for `tao.search` to leave out what cannot win; compiled.
+"""How much the best plan can be worth at most, for `tao.dp.search` to leave out what cannot win; compiled.
 
 Symbols as in `tao.kernels`, and high int64[n, m], the value of session i on node b as one integer, -1 where
 it does not fit. V[i, r] is the most value of sessions i.. on the room r. Two bounds on it, from tables:

@@ -10,7 +10,7 @@ The recurrence, with r the vector of remaining quanta and e_b the unit vector of
     V[i, r] = max( V[i+1, r],  max over b of  value[i, b] + V[i+1, r - demand[i] * e_b] )
 
 `tao.explain` fills it in plain Python. Here it is gone through depth first, the options of each session in
-the order of the tie rule, without those that by the bounds of `tao.bounds` cannot beat the best plan known.
+the order of the tie rule, without those that by the bounds of `tao.dp.bounds` cannot beat the best plan known.
 The first plan of the best value that turns up is then the one that the tie rule picks.
 
 A state (i, r) may be reached again, with more or less collected before. Once its options are done, the
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tao import bounds
+from tao.dp import bounds
 from tao._jit import njit
 
 _MASK = 2**31 - 1  # hashes stay below it, so that no product leaves int64, compiled or interpreted
