@@ -30,7 +30,7 @@ keys of --json, a list with one object per planner:
   credit, ready, tokens
                      the plan's value: decayed cache tokens kept, sessions needed within the
                      horizon, context tokens; compared in this order
-  states             states of the search, in its largest layer
+  states             states that the search opened besides one per session
   bound              {credit, ready, tokens}: no plan on true sizes is worth more
   gap                {credit, ready, tokens}: bound minus value; 0 where proven, null after the
                      first part that is not

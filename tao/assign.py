@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from tao import kernels
+from tao import exact, kernels
 from tao._jit import njit
+from tao.dp import search
 from tao.model import Planner
 
 DP, SHORT_FIRST, BFD, WORST_FIT, FIFO, EXACT = range(6)  # as in model.Planner
 assert Planner.__args__ == ("dp", "short_first", "bfd", "worst_fit", "fifo", "exact")  # type: ignore[attr-defined]
 
-GRID_CELLS = 4_000_000  # ours: tables up to 32 MB are filled as a grid, larger ones searched
+BOUND_CELLS = 200_000  # ours: tables of dp's bound up to 1.6 MB
 OK, CHANGED, OVERFLOW = range(3)  # verdicts on a placement
 
 
@@ -89,111 +90,84 @@ def token_base(tokens):
 
 
 @njit
-def pack(credit, ready, tokens):
-    """int64[n, m]: each triple as one integer that adds and compares like it; empty if it does not fit."""
+def pack(credit, ready, tokens, prefer):
+    """(high int64[n, m], low int64[n]) of each triple: packed into `high` if it fits, with `low` 0.
+
+    Packed triples add and compare like triples. Otherwise `high` is the credit and `low` the rest of it.
+    high is -1 on nodes that are not in `prefer`.
+    """
     n, m = credit.shape
-    base, ready_base, most = token_base(tokens), n + 1, 0
+    base, most = token_base(tokens), 0
+    high, low = np.full((n, m), -1, np.int64), np.zeros(n, np.int64)
     for i in range(n):
         best = 0
         for b in range(m):
             best = max(best, credit[i, b])
         most += best
-    if float(most + 1) * float(ready_base) * float(base) >= 2.0**62:
-        return np.empty((0, m), np.int64)
-    packed = np.empty((n, m), np.int64)
+    fits = float(most + 1) * float(n + 1) * float(base) < 2.0**60
     for i in range(n):
-        for b in range(m):
-            packed[i, b] = (credit[i, b] * ready_base + ready[i]) * base + tokens[i]
-    return packed
+        rest = ready[i] * base + tokens[i]
+        if not fits:
+            low[i] = rest
+        for k in range(m):
+            b = prefer[i, k]
+            if b < 0:
+                break
+            high[i, b] = credit[i, b] * (n + 1) * base + rest if fits else credit[i, b]
+    return high, low
 
 
 @njit
-def _surely_more(size, room, fitting, budget):
-    """True if a count that is quick to take already exceeds the budget of states.
-
-    Deal the sessions out, each to one node it fits on: every combination of the sums that subsets can
-    take up on each node is a state of its own, and there are many more.
-    """
-    n, m = fitting.shape
-    product, next_turn = 1, 0
-    sums = np.zeros((m, room.max() + 1), np.bool_)
-    counts = np.ones(m, np.int64)
-    for b in range(m):
-        sums[b, 0] = True
-    for i in range(n):
-        if fitting[i, 0] < 0 or size[i] == 0:
-            continue
-        k = next_turn % m
-        b = fitting[i, k] if fitting[i, k] >= 0 else fitting[i, 0]
-        next_turn += 1
-        product //= counts[b]
-        for s in range(room[b], size[i] - 1, -1):
-            if sums[b, s - size[i]] and not sums[b, s]:
-                sums[b, s] = True
-                counts[b] += 1
-        product *= counts[b]
-        if product > budget:
-            return True
-    return False
-
-
-@njit
-def _one_each(size, fitting):
-    """How many states there are at least where every node takes one session at most.
-
-    Sessions of different sizes that fit everywhere leave different room wherever they go.
-    """
-    n, m = fitting.shape
-    kinds = 0
-    for i in range(min(n, 64)):
-        new = size[i] > 0 and fitting[i, m - 1] >= 0
-        for j in range(i):
-            new = new and size[j] != size[i]
-        kinds += new
-    total, ways = 1.0, 1.0
-    for j in range(min(kinds, m)):
-        ways *= (kinds - j) * (m - j) / (j + 1.0)
-        total += ways
-    return total
-
-
-@njit
-def solve_dp(demand, free, credit, ready, tokens, prefer, tier, quantum, budget, grid_cells):
+def solve_dp(demand, free, credit, ready, tokens, prefer, tier, quantum, budget):
     """The paper's DP: (int64[n] node or -1, number of states); states = -1 beyond the budget."""
     n, m = prefer.shape
     size, room, fitting, spare = quantize(demand, free, prefer, quantum)
-    candidates, cells, ways = 0, 1.0, 1.0
-    for b in range(m):
-        cells *= room[b] + 1
+    choice, who, k = np.full(n, -1, np.int64), np.empty(n, np.int64), 0
     for i in range(n):
         if m and fitting[i, 0] >= 0:
-            candidates += 1
-            ways *= m + 1
-    if candidates == 0:
-        return np.full(n, -1, np.int64), 1
-    many = min(ways, cells) > budget
-    if many and (_one_each(size, fitting) > budget or _surely_more(size, room, fitting, budget)):
-        return np.full(n, -1, np.int64), -1
-    packed = pack(credit, ready, tokens)
-    if packed.shape[0] == 0 or (n + 1) * cells > grid_cells:
-        low = np.empty((n, m), np.int64)
-        base = token_base(tokens)
-        for i in range(n):
-            for b in range(m):
-                low[i, b] = ready[i] * base + tokens[i]
-        held = int(min(float(budget), ways, cells))
-        return kernels.search_reachable(size, room, fitting, tier, spare, credit, low, held)
-    sizes, strides = np.empty(m, np.int64), np.empty(m, np.int64)
-    step = 1
-    for b in range(m):
-        sizes[b], strides[b] = room[b] + 1, step
-        step *= sizes[b]
-    states = kernels.count_grid(size, fitting, strides, sizes)
-    if states > budget:
-        return np.full(n, -1, np.int64), -1
-    table = np.empty((n + 1, step), np.int64)
-    kernels.fill_grid(size, fitting, packed, strides, sizes, table)
-    return kernels.trace_grid(size, fitting, tier, spare, packed, strides, sizes, table), states
+            who[k] = i
+            k += 1
+    if k == 0:
+        return choice, 1
+    who = who[:k]
+    size, fitting = size[who], fitting[who]
+    high, low = pack(credit[who], ready[who], tokens[who], fitting)
+    found, states = search.solve(size, room, fitting, tier[who], spare, high, low, BOUND_CELLS, budget)
+    for a in range(k):
+        choice[who[a]] = found[a]
+    return choice, states
+
+
+@njit
+def solve_exact(demand, free, credit, ready, tokens, prefer, tier, quantum, budget, restricted):
+    """The exact planner: (choice, bound, proven, states) as `tao.exact.solve`, and who made the choice.
+
+    Where it cannot prove its plan within the budget, it is at least as good as dp, bfd and short_first.
+    restricted : some sessions may not use all nodes that they fit on.
+    """
+    choice, bound, proven, states = exact.solve(
+        demand, free, credit, ready, tokens, prefer, restricted, budget
+    )
+    planner = EXACT
+    if proven < 3:
+        for other in (DP, BFD, SHORT_FIRST):
+            if other == DP:
+                found, held = solve_dp(demand, free, credit, ready, tokens, prefer, tier, quantum, budget)
+            else:
+                found, held = place(other, demand, free, demand, prefer), 0
+            if held >= 0 and total(found, credit, ready, tokens) > total(choice, credit, ready, tokens):
+                choice, planner = found, other
+    return choice, bound, proven, states, planner
+
+
+@njit
+def total(choice, credit, ready, tokens):
+    """(credit, ready, tokens) of a plan."""
+    k, r, t = 0, 0, 0
+    for i in range(len(choice)):
+        if choice[i] >= 0:
+            k, r, t = k + credit[i, choice[i]], r + ready[i], t + tokens[i]
+    return k, r, t
 
 
 @njit

@@ -244,8 +244,9 @@ class Plan:
 
     `exact` says that no plan of the same `problem` ("true" sizes, or sizes rounded to quanta) is
     worth more. `bound` is lexicographically at least the value of *every* plan on true sizes.
-    `planner` made it; `reason` says why it was not the one asked for. `states` counts search
-    states. `ageing_tokens` is the part of `value.credit` that waiting earned, not the cache.
+    `planner` made it; `reason` says why it was not the one asked for. `states` counts search states, 1
+    where the search went straight to its plan. `ageing_tokens` is the part of `value.credit` that waiting
+    earned, not the cache.
     """
 
     placements: tuple[Placement, ...]

@@ -19,13 +19,11 @@ import numpy.typing as npt
 
 from tao import assign, bounds, readiness, valuation
 from tao.checks import InputError, shown
-from tao.exact import solve as solve_exact
 from tao.model import Node, Params, Placement, Plan, Planner, Problem, Session, Snapshot, Value
 
 T = TypeVar("T", bound=tuple[object, ...])
 Ints = npt.NDArray[np.int64]
 
-GRID_CELLS = assign.GRID_CELLS
 EXHAUSTIVE_LIMIT = 200_000  # ours: about a second of plain Python
 
 
@@ -186,12 +184,13 @@ def quantize(problem: Case) -> Quantized:
 def dp(problem: Case) -> Solution:
     """Joint placement, exact for sizes in quanta; above the state budget best-fit decreasing instead.
 
-    TAO paper. A state is a distinct vector of remaining quanta.
+    TAO paper; ours opens a state (a session to decide, the remaining quanta) only if it can still win:
+    see `tao.dp.search`. The budget counts those it opens besides one per session.
     """
     p, params = problem, problem.params
     choice, states = assign.solve_dp(
         *(p.demand, p.free, p.credit, p.ready, p.tokens, p.prefer, p.tier),
-        *(params.quantum_tokens, params.state_budget, GRID_CELLS),
+        *(params.quantum_tokens, params.state_budget),
     )
     if states < 0:
         reason = f"dp: more than {params.state_budget:,} states, so bfd placed"
@@ -204,26 +203,25 @@ def exact(problem: Case) -> Solution:
 
     Never worth less than `dp`, `bfd` and `short_first`. A state is a step of the search, see `tao.exact`.
     """
-    p, budget = problem, problem.params.state_budget
-    limited = any(s.eligible is not None for s in p.sessions)
-    choice, most, proven, states = solve_exact(
-        p.demand, p.free, p.credit, p.ready, p.tokens, p.prefer, limited, budget
+    p, params = problem, problem.params
+    restricted = any(s.eligible is not None for s in p.sessions)
+    choice, most, proven, states, planner = assign.solve_exact(
+        *(p.demand, p.free, p.credit, p.ready, p.tokens, p.prefer, p.tier),
+        *(params.quantum_tokens, params.state_budget, restricted),
     )
-    best, bound = Solution(choice, "exact", True, "true", int(states)), Value(*most.tolist())
+    bound = Value(*most.tolist())
     if proven == len(bound):
-        return best._replace(bound=bound)
+        return Solution(choice, "exact", True, "true", int(states), bound=bound)
     value, loose = p.total(choice), upper_bound(p)
-    for other in (dp(p), bfd(p), short_first(p)):
-        if p.total(other.choice) > value:
-            best, value = other._replace(states=int(states)), p.total(other.choice)
-    credit = min(bound.credit, loose.credit)
     ready, tokens = (b if b >= 0 else x for b, x in zip(bound[1:], loose[1:], strict=True))
-    bound = Value(credit, ready, tokens)
-    if value == bound:
-        return best._replace(exact=True, problem="true", reason="", bound=bound)
-    open_ = next(part for part, v, b in zip(bound._fields, value, bound, strict=True) if v < b)
-    reason = f"exact: {open_} not proven within {budget:,} states, so this is the best plan found"
-    return best._replace(exact=False, problem="true", reason=reason, bound=bound)
+    bound = Value(min(bound.credit, loose.credit), ready, tokens)
+    name, reason = get_args(Planner)[planner], ""
+    if value != bound:
+        part = next(part for part, v, b in zip(bound._fields, value, bound, strict=True) if v < b)
+        reason = (
+            f"exact: {part} not proven within {params.state_budget:,} states, so this is the best plan found"
+        )
+    return Solution(choice, name, value == bound, "true", int(states), reason, bound)
 
 
 def bfd(problem: Case) -> Solution:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import strategies
 
-from tao import planners
+from tao import assign
 
 
 @pytest.fixture(autouse=True, scope="session")
-def small_grids_where_nothing_is_compiled():
-    """Interpreted, a grid of millions of cells takes minutes; the search over states gives the same plan."""
+def small_tables_where_nothing_is_compiled():
+    """Interpreted, large tables take long; coarser bounds give the same plan."""
     if strategies.INTERPRETED:
-        planners.GRID_CELLS = 3_000
+        assign.BOUND_CELLS = 3_000

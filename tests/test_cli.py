@@ -64,10 +64,10 @@ def test_plan_json_has_the_documented_keys(capsys):
 
 
 def test_plan_says_why_bfd_placed_instead_of_dp(capsys):
-    _, out, _ = run(capsys, "plan", "session_177", "--planner", "dp", "--set", "state_budget=10", "--json")
+    _, out, _ = run(capsys, "plan", "starved_large", "--planner", "dp", "--set", "state_budget=4", "--json")
     (row,) = json.loads(out)
     assert (row["planner"], row["exact"]) == ("dp", False)
-    assert row["reason"] == "dp: more than 10 states, so bfd placed"
+    assert row["reason"] == "dp: more than 4 states, so bfd placed"
 
 
 def test_plan_reads_a_file(capsys, tmp_path):

@@ -217,9 +217,12 @@ def test_recorded_decisions_are_counted_beside_the_reported_ones():
 
 
 def test_planning_costs_count_failed_searches():
-    report = run(replace(PRESETS["E6-qwen-swe-lite-160"], workers=64), seeds=1, tasks=64)
+    # Crowded nodes, no credit to tell sessions apart, and one state: else no search fails.
+    cost = Params(quantum_tokens=64, state_budget=1, half_life_s=0.1, replan_gap_s=2.0)
+    preset = PRESETS["E6-qwen-swe-lite-160"]
+    arms = (Arm("tao", "tao", cost), *preset.arms[1:])
+    report = run(replace(preset, workers=64, capacity_tokens=60_000, arms=arms), seeds=1, tasks=64)
     tao = report.runs[report.runs["policy"] == "tao"].iloc[0]
-    cost = Params()
     failed_s = cost.plan_cost_per_state_s * cost.state_budget * tao["fallback_share"] * tao["planner_calls"]
     assert tao["fallback_share"] > 0
     assert tao["planning_s"] > cost.plan_cost_s * tao["planner_calls"] + failed_s

@@ -3,42 +3,57 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import naive
 import numpy as np
 import strategies
 from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 import tao
-from tao import assign, explain, kernels, planners
+from tao import assign, explain, planners
+from tao.dp import bounds, search
 from tao.model import CacheNote, Node, Params, Session, Snapshot, ToolCall, Value
 
 many = settings(max_examples=strategies.EXAMPLES // 3, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-def filled(problem, rounded):
-    sizes = rounded.free + 1
-    strides = np.cumprod(np.append(1, sizes[:-1]))
-    table = np.empty((len(rounded.demand) + 1, math.prod(sizes.tolist())), np.int64)
-    packed = assign.pack(problem.credit, problem.ready, problem.tokens)
-    kernels.fill_grid(rounded.demand, rounded.prefer, packed, strides, sizes, table)
-    return table, strides
+def packed(problem, value):
+    base, ready_base = int(problem.tokens.sum()) + 1, len(problem.sessions) + 1
+    return (value.credit * ready_base + value.ready) * base + value.tokens
 
 
 @many
-@given(strategies.cases())
-def test_every_cell_equals_the_kernels_table(case):
+@given(strategies.cases(), st.sampled_from((30, 100_000)))
+def test_every_cell_equals_what_the_search_finds_from_there_and_is_within_its_bounds(case, cells):
     snapshot, params = case
     problem = planners.case(snapshot, params)
     rounded = planners.quantize(problem)
-    assume((rounded.prefer >= 0).any() and math.prod((rounded.free + 1).tolist()) < 50_000)
-    table, strides = filled(problem, rounded)
-    base = int(problem.tokens.sum()) + 1
-    ready_base = len(problem.sessions) + 1
-    for (i, left), step in explain.recurrence(problem).items():
-        packed = (step.value.credit * ready_base + step.value.ready) * base + step.value.tokens
-        assert table[i, int(np.dot(left, strides))] == packed
+    assume((rounded.prefer >= 0).any())
+    high, low = assign.pack(problem.credit, problem.ready, problem.tokens, rounded.prefer)
+    assert not low.any()
+    both = bounds.with_second(
+        bounds.bound(rounded.demand, rounded.free, rounded.prefer, high, cells),
+        *(rounded.demand, rounded.free, high, cells),
+    )
+    for k, ((i, left), step) in enumerate(explain.recurrence(problem).items()):
+        value = packed(problem, step.value)
+        assert value <= both.pool[i, sum(left) >> both.coarse]
+        tables = [both.table[at + (r >> both.grain)] for at, r in zip(both.at[i], left, strict=True)]
+        assert value <= both.share[i:].sum() + sum(tables)
+        if i < len(problem.sessions) and k % 5 == 0:
+            choice = searched_on(problem, rounded, i, left, cells)
+            assert step.choice == (None if choice[0] < 0 else choice[0])
+            placed = [(i + a, b) for a, b in enumerate(choice) if b >= 0]
+            assert step.value == Value.sum(problem.value(a, b) for a, b in placed)
+
+
+def searched_on(problem, rounded, i, left, cells):
+    """The search's choice for sessions i.. on the room `left`."""
+    size, room, prefer, spare = assign.quantize(rounded.demand[i:], np.array(left), rounded.prefer[i:], 1)
+    high, low = assign.pack(problem.credit[i:], problem.ready[i:], problem.tokens[i:], prefer)
+    spare += rounded.spare
+    return search.solve(size, room, prefer, problem.tier[i:], spare, high, low, cells, 10**6)[0].tolist()
 
 
 @many
@@ -55,7 +70,6 @@ def test_backtracking_the_recurrence_gives_the_plan_of_dp(case):
     assert placed == plan.node_of()
     if path:
         assert path[0].value == plan.value
-    assert len({left for i, left in steps if i == len(problem.sessions)}) == plan.states
 
 
 @many

@@ -153,7 +153,7 @@ def test_an_unknown_planner_is_refused(panel: SnapshotPanel) -> None:
 
 
 def test_a_fallback_is_named_in_the_headline_and_explained() -> None:
-    panel = SnapshotPanel([("mine", tao.load("dp_beats_short_first"))], Params(state_budget=1))
+    panel = SnapshotPanel([("mine", tao.load("starved_large"))], Params(state_budget=1))
     assert "dp (placed by bfd) admits" in panel.status.value
     assert "Fallback, dp: more than 1 states, so bfd placed" in panel.guarantee.value
     assert "your own snapshot" in panel.origin.value

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import tao
-from tao import assign, bounds, planners, readiness, valuation
+from tao import assign, bench, bounds, explain, planners, readiness, valuation
+from tao.dp import search
 from tao.model import CacheNote, InputError, Node, Params, Session, Snapshot, Value
 from tao.planners import PLANNERS
 
@@ -144,27 +145,70 @@ def test_heuristics_equal_their_naive_twins(case):
         assert (plan.exact, plan.problem, plan.planner) == (False, "true", name)
 
 
-def searched(problem, budget):
-    p = problem
-    arrays = (p.demand, p.free, p.credit, p.ready, p.tokens, p.prefer, p.tier)
-    return assign.solve_dp(*arrays, p.params.quantum_tokens, budget, grid_cells=0)
+def searched(problem, high, low, cells=assign.BOUND_CELLS):
+    """(choice, states) of the search on the quantized problem, with tables of so many cells."""
+    rounded = planners.quantize(problem)
+    room = (rounded.demand, rounded.free, rounded.prefer, problem.tier, rounded.spare)
+    choice, states = search.solve(*room, high, low, cells, 10**6)
+    return choice.tolist(), states
 
 
 @many
-@given(strategies.cases())
-def test_searching_reachable_states_equals_filling_the_grid(case):
+@given(strategies.cases(), st.sampled_from((0, 30, 1000)))
+def test_coarse_bounds_and_values_in_two_integers_give_the_same_plan(case, cells):
     snapshot, params = case
     problem = planners.case(snapshot, params)
-    rounded = planners.quantize(problem)
-    assume((rounded.prefer >= 0).any())
-    n, m = rounded.prefer.shape
-    choice, states = searched(problem, (m + 1) ** n)
-    plan = solve(snapshot, "dp", params)
-    assert plan.states == states
-    on_grid = [plan.node_of().get(s.id) for s in problem.sessions]
-    assert [None if b < 0 else problem.nodes[b].id for b in choice] == on_grid
-    if states > 1:
-        assert searched(problem, states - 1)[1] == -1
+    prefer = planners.quantize(problem).prefer
+    assume((prefer >= 0).any())
+    high, low = assign.pack(problem.credit, problem.ready, problem.tokens, prefer)
+    assert not low.any()
+    choice, _ = searched(problem, high, low)
+    assert choice == searched(problem, high, low, cells)[0]
+    base = assign.token_base(problem.tokens)
+    rest = problem.ready * base + problem.tokens
+    assert choice == searched(problem, np.where(high < 0, -1, problem.credit), rest, cells)[0]
+    placed = {problem.sessions[i].id: problem.nodes[b].id for i, b in enumerate(choice) if b >= 0}
+    assert placed == solve(snapshot, "dp", params).node_of()
+
+
+def hard(seed):
+    """14 sessions for three crowded nodes; without credit, in every second one, many plans nearly tie."""
+    snapshot = bench.crowded(14, (7, 6, 6), seed)
+    if seed % 2 == 0:
+        return snapshot
+    return dataclasses.replace(
+        snapshot, sessions=tuple(dataclasses.replace(s, cached={}) for s in snapshot.sessions)
+    )
+
+
+def test_long_searches_find_the_plan_of_the_full_recurrence():
+    opened = []
+    for seed in range(4 if strategies.INTERPRETED else 20):
+        problem = planners.case(hard(seed), Params())
+        steps = explain.recurrence(problem)
+        solution = planners.dp(problem)
+        path = explain.backtrack(problem, steps)
+        assert solution.choice.tolist() == [-1 if s.choice is None else s.choice for s in path]
+        opened.append(solution.states)
+        assert solution.states < len(steps) / 4
+    assert max(opened) > search._PATIENCE * 14  # the second bound came in
+
+
+def test_few_states_are_opened_where_many_can_be_reached():
+    states = [planners.dp(planners.case(bench.crowded(seed=seed), Params())).states for seed in range(10)]
+    assert sorted(states)[5] < 10  # of 40 layers, the last of which has 12,000
+    assert max(states) < 1000
+
+
+@some
+@given(strategies.cases())
+def test_one_state_too_few_is_too_few(case):
+    snapshot, params = case
+    full = solve(snapshot, "dp", params)
+    assume(full.states > 1)
+    assert solve(snapshot, "dp", dataclasses.replace(params, state_budget=full.states)) == full
+    less = dataclasses.replace(params, state_budget=full.states - 1)
+    assert solve(snapshot, "dp", less).planner == "bfd"
 
 
 @some
@@ -268,7 +312,7 @@ def test_values_too_large_to_pack_are_still_exact():
     cached = {"n1": CacheNote(2**39 - 1, 10.0)}
     snapshot = pool(*[2**39 + i for i in range(6)], capacity=(2**40, 2**40), cached=cached)
     problem = planners.case(snapshot, params)
-    assert not len(assign.pack(problem.credit, problem.ready, problem.tokens))
+    assert assign.pack(problem.credit, problem.ready, problem.tokens, problem.prefer)[1].any()
     plan = planners.plan(snapshot, "dp", params)
     assert plan.exact
     assert plan.value == naive.best_value(snapshot, params, sleep, quantized=True)

@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tao import kernels, planners
+from tao import planners
+from tao.dp import search
 from tao.model import CacheNote, InputError, Node, Params, Session, Snapshot, ToolCall
 from tao.worker import Proposal, Worker, propose, revalidate, signature
 
@@ -471,11 +472,11 @@ def test_an_error_travels_to_whoever_asks_and_the_worker_goes_on(snapshot):
 # The lock of the interpreter
 
 
-def wide(sessions):
-    """A snapshot whose sizes add up to a different sum for every choice: dp has 3**sessions states."""
+def endless():
+    """A snapshot with ever so many ways to nearly fill the nodes: dp tries until its budget is spent."""
     rng = np.random.default_rng(0)
-    nodes = (Node("n0", 10**9), Node("n1", 10**9))
-    sizes = rng.integers(1, 10**7, sessions).tolist()
+    nodes = (Node("n0", 5 * 10**7), Node("n1", 5 * 10**7))
+    sizes = rng.integers(1, 10**7, 40).tolist()
     return Snapshot(0.0, nodes, tuple(Session(f"s{i:02}", size) for i, size in enumerate(sizes)))
 
 
@@ -495,21 +496,22 @@ def alarm(seconds):
 
 
 @pytest.mark.skipif(
-    not hasattr(kernels.search_reachable, "py_func"),
+    not hasattr(search.solve, "py_func"),
     reason="NUMBA_DISABLE_JIT=1: interpreted kernels hold the GIL",
 )
 def test_python_goes_on_while_a_kernel_runs():
-    with Worker("dp", Params(quantum_tokens=1, state_budget=3**15)) as worker:
-        worker.submit(wide(3)).result(60.0)  # compiled now
-        shares, sessions = [], 13
+    with Worker("dp", Params(quantum_tokens=1, state_budget=1)) as worker:
+        worker.submit(endless()).result(60.0)  # compiled now
+        shares, budget = [], 500_000
         while len(shares) < 3 and max(shares, default=0.0) < 0.5:  # where others work too, once is enough
+            worker.params = Params(quantum_tokens=1, state_budget=budget)
             began_s = time.perf_counter()
-            future = worker.submit(wide(sessions))
+            future = worker.submit(endless())
             counted = count_until(future)
             took_s = time.perf_counter() - began_s
-            assert future.result().plan.states == 3**sessions
-            if took_s < 0.2 and sessions < 15:  # too short to tell
-                sessions += 1
+            assert future.result().plan.states == budget + 1
+            if took_s < 0.2 and budget < 8_000_000:  # too short to tell
+                budget *= 2
             else:
                 shares.append(counted / count_until(alarm(took_s)))
     print(f"\nwhile dp ran for {took_s:.2f} s, a loop counted {max(shares):.0%} of what it counts alone")

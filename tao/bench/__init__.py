@@ -9,6 +9,7 @@ from tao.bench import solvers as solvers
 from tao.bench.planner import SCALING as SCALING
 from tao.bench.planner import Size as Size
 from tao.bench.planner import costs as costs
+from tao.bench.planner import crowded as crowded
 from tao.bench.timing import median_s as median_s
 
 BENCHES: dict[str, Callable[..., list[dict[str, Any]]]] = {

@@ -77,7 +77,7 @@ def planner(
 ) -> list[dict[str, Any]]:
     """Rows of `costs` of a family; without one a short choice of all, a crowded cluster, and a yardstick.
 
-    The yardstick: a pass of max and add over as many cells as dp has states in that cluster, per pair.
+    The yardstick: a pass of max and add over the table of a dp that drops nothing, per pair.
     """
     if family is not None:
         return costs(sizes(family), count=count, limit_s=limit_s, progress=progress)
@@ -86,7 +86,8 @@ def planner(
         chosen, count=count, limit_s=1.0 if limit_s is None else limit_s, row_s=SHORT_ROW_S, progress=progress
     )
     problem = planners.case(crowded(), Params())
-    cells, pairs = np.zeros((2, planners.dp(problem).states), np.int64), problem.credit.size
+    table = math.prod((planners.quantize(problem).free + 1).tolist())
+    cells, pairs = np.zeros((2, table), np.int64), problem.credit.size
     _yardstick(cells, pairs)
     taken = [seconds(partial(_yardstick, cells, pairs))[0] for _ in range(20)]
     yardstick = {"family": "crowded", "planner": "yardstick", "n": 40, "nodes": 4, "snapshots": 1}

@@ -27,7 +27,8 @@ from tao.view import View as View
 
 def tao(params: Params) -> Compiled:
     """TAO: joint placement of the whole pool, whenever somebody in it could be let in."""
-    return Compiled(params, tick_kernel=joint.tao_tick, gap_s=params.replan_gap_s)
+    tick = joint.exact_tick if params.planner == "exact" else joint.tao_tick
+    return Compiled(params, tick_kernel=tick, gap_s=params.replan_gap_s)
 
 
 def previous(params: Params) -> Compiled:

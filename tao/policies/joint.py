@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from tao import assign, kernels, readiness, valuation
 from tao._jit import njit
 from tao.checks import MAX_TOKENS
 from tao.profiles import PS_PER_S
-from tao.readiness import Evidence
+from tao.readiness import Evidence, Ints
 from tao.state import (
     CAPACITY,
     CONTEXT,
@@ -48,24 +49,61 @@ FOREVER_S = 4_620_000.0  # more than simulated time has, and twice as much still
 OVER_BUDGET, EMPTY_NODE = 1, 2  # why bfd placed instead
 
 
+class Waiting(NamedTuple):
+    """Who waits and could be let in somewhere, as the planners take it (see `tao.assign`).
+
+    pool int64[k], sessions in order of id; since int64[k] picoseconds; residents int64[m] per node.
+    """
+
+    pool: Ints
+    demand: Ints
+    free: Ints
+    credit: Ints
+    ready: Ints
+    tokens: Ints
+    prefer: Ints
+    tier: Ints
+    since: Ints
+    residents: Ints
+
+
 @njit
 def tao_tick(state):
     """Pause where a node is overfull, then plan if anybody fits anywhere; the plan takes its time."""
-    clock, node, settings = state.clock, state.node, state.settings
+    waiting = _waiting(state)
+    if len(waiting.pool):
+        _admit(state, waiting, _choose(state, waiting))
+
+
+@njit
+def exact_tick(state):
+    """The same with the exact planner, apart because it takes long to compile."""
+    waiting, settings = _waiting(state), state.settings
+    if len(waiting.pool):
+        w = waiting
+        choice, _, _, state.clock[STATES], _ = assign.solve_exact(
+            *(w.demand, w.free, w.credit, w.ready, w.tokens, w.prefer, w.tier),
+            *(settings.quantum_tokens, settings.state_budget, False),
+        )
+        _admit(state, waiting, choice)
+
+
+@njit
+def _waiting(state):
+    """Pause where a node is overfull; then who waits, and what each is worth where."""
+    node = state.node
     free = np.empty(len(node), np.int64)
     residents = np.empty(len(node), np.int64)
     for b in range(len(node)):
         free[b], residents[b] = free_tokens(state, b), node[b, RESIDENTS]
         if free[b] < 0:
             _pause_overfull(state, b)
-    for k in range(clock[PAUSED]):
+    for k in range(state.clock[PAUSED]):
         i = state.pause[k]
         if state.session[i, PHASE] != REASONING:  # it is in the pool from now on
             free[state.session[i, RESIDENT]] += demand_tokens(state, i)
             residents[state.session[i, RESIDENT]] -= 1
     pool = _candidates(state, free.max())
-    if not len(pool):
-        return
     demand = np.empty(len(pool), np.int64)
     for k in range(len(pool)):
         demand[k] = demand_tokens(state, pool[k])
@@ -73,33 +111,40 @@ def tao_tick(state):
     prefer, tier = assign.arrange(credit, last, np.ones(credit.shape, np.bool_), demand, free)
     for b in range(len(free)):
         free[b] = max(free[b], 0)
-    choice = _choose(state, demand, free, credit, ready, tokens, prefer, tier, since, residents)
-    for k in range(len(pool)):
-        if choice[k] >= 0:
-            row = state.place[place(state, pool[k], choice[k])]
-            row[2], row[3], row[4] = credit[k, choice[k]], ready[k], tokens[k]
-    cost_s = settings.plan_cost_s + settings.plan_cost_per_state_s * clock[STATES]
-    clock[COST_PS] = int(min(cost_s, FOREVER_S) * PS_PER_S + 0.5)
-    clock[WAKE_PS] = _wake_ps(state, pool) if settings.readiness else -1
+    return Waiting(pool, demand, free, credit, ready, tokens, prefer, tier, since, residents)
 
 
 @njit
-def _choose(state, demand, free, credit, ready, tokens, prefer, tier, since, residents):
+def _admit(state, waiting, choice):
+    """Place sessions as chosen, int64[k] node or -1, and note what the plan costs and when to wake."""
+    w, clock, settings = waiting, state.clock, state.settings
+    for k in range(len(choice)):
+        if choice[k] >= 0:
+            row = state.place[place(state, w.pool[k], choice[k])]
+            row[2], row[3], row[4] = w.credit[k, choice[k]], w.ready[k], w.tokens[k]
+    cost_s = settings.plan_cost_s + settings.plan_cost_per_state_s * clock[STATES]
+    clock[COST_PS] = int(min(cost_s, FOREVER_S) * PS_PER_S + 0.5)
+    clock[WAKE_PS] = _wake_ps(state, w.pool) if settings.readiness else -1
+
+
+@njit
+def _choose(state, waiting):
     """The planner's choice: int64[k] node or -1; bfd where dp has too many states or leaves a node empty."""
-    clock, settings = state.clock, state.settings
+    w, clock, settings = waiting, state.clock, state.settings
     if settings.planner != assign.DP:
-        return assign.place(settings.planner, demand, free, since, prefer)
-    quantum, budget = settings.quantum_tokens, settings.state_budget
+        return assign.place(settings.planner, w.demand, w.free, w.since, w.prefer)
+    budget = settings.state_budget
     choice, clock[STATES] = assign.solve_dp(
-        demand, free, credit, ready, tokens, prefer, tier, quantum, budget, assign.GRID_CELLS
+        *(w.demand, w.free, w.credit, w.ready, w.tokens, w.prefer, w.tier),
+        *(settings.quantum_tokens, budget),
     )
     if clock[STATES] < 0:
         clock[STATES], clock[FALLBACK] = budget + 1, OVER_BUDGET
-        return assign.place(assign.BFD, demand, free, since, prefer)
+        return assign.place(assign.BFD, w.demand, w.free, w.since, w.prefer)
     # Rounding must not keep a session for ever from a node that is empty.
-    if residents.min() == 0 and choice.max() < 0:
+    if w.residents.min() == 0 and choice.max() < 0:
         clock[FALLBACK] = EMPTY_NODE
-        return assign.place(assign.BFD, demand, free, since, prefer)
+        return assign.place(assign.BFD, w.demand, w.free, w.since, w.prefer)
     return choice
 
 
@@ -231,7 +276,7 @@ def _pause_least_value(state, b, staying):
     prefer, tier = assign.arrange(here, last, np.ones((k, 1), np.bool_), demand, room)
     choice, states = assign.solve_dp(
         *(demand, room, here, ready, tokens, prefer, tier),
-        *(settings.quantum_tokens, settings.state_budget, assign.GRID_CELLS),
+        *(settings.quantum_tokens, settings.state_budget),
     )
     for a in range(k):
         if states >= 0 and choice[a] < 0:

@@ -1,0 +1,1 @@
+"""The paper's dynamic program over remaining quanta, with bounds that leave out what cannot win."""
