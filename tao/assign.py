@@ -150,14 +150,38 @@ def solve_exact(demand, free, credit, ready, tokens, prefer, tier, quantum, budg
     )
     planner = EXACT
     if proven < 3:
-        for other in (DP, BFD, SHORT_FIRST):
+        for other in (BFD, SHORT_FIRST, DP):
+            best = total(choice, credit, ready, tokens)
             if other == DP:
-                found, held = solve_dp(demand, free, credit, ready, tokens, prefer, tier, quantum, budget)
+                found = _best_in_quanta(
+                    *(demand, free, credit, ready, tokens, prefer, tier, quantum, budget, restricted), best
+                )
             else:
-                found, held = place(other, demand, free, demand, prefer), 0
-            if held >= 0 and total(found, credit, ready, tokens) > total(choice, credit, ready, tokens):
+                found = place(other, demand, free, demand, prefer)
+            if total(found, credit, ready, tokens) > best:
                 choice, planner = found, other
     return choice, bound, proven, states, planner
+
+
+@njit
+def _best_in_quanta(demand, free, credit, ready, tokens, prefer, tier, quantum, budget, restricted, best):
+    """A plan at least as good as dp's, or none if dp's cannot be better than `best`.
+
+    Mostly the exact search on sizes rounded as dp rounds them can tell, and is faster.
+    """
+    size, room, fitting, _ = quantize(demand, free, prefer, quantum)
+    size, room = size * quantum, room * quantum
+    found, bound, proven, _ = exact.solve(size, room, credit, ready, tokens, fitting, restricted, budget)
+    undecided = proven < 3
+    for part in range(3):
+        if 0 <= bound[part] < best[part]:
+            undecided = False
+        if bound[part] != best[part]:
+            break
+    if undecided:
+        again, states = solve_dp(demand, free, credit, ready, tokens, prefer, tier, quantum, budget)
+        found = again if states >= 0 else found
+    return found
 
 
 @njit

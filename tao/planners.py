@@ -218,9 +218,7 @@ def exact(problem: Case) -> Solution:
     name, reason = get_args(Planner)[planner], ""
     if value != bound:
         part = next(part for part, v, b in zip(bound._fields, value, bound, strict=True) if v < b)
-        reason = (
-            f"exact: {part} not proven within {params.state_budget:,} states, so this is the best plan found"
-        )
+        reason = f"exact: {part} not proven within {params.state_budget:,} states; the best plan found"
     return Solution(choice, name, value == bound, "true", int(states), reason, bound)
 
 
