@@ -29,7 +29,7 @@ def test_the_loss_is_the_share_of_the_best_credit():
 def test_fallbacks_and_unproven_optima_are_counted():
     table = quality.rounding_loss(FEW, [64], params=Params(state_budget=2), best="bfd")
     (row,) = table.to_dict("records")
-    assert row["fallbacks"] > 0.5
+    assert row["fallbacks"] > 0.2
     assert row["proven"] < 1
 
 
