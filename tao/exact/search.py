@@ -29,6 +29,8 @@ def solve(demand, free, credit, ready, tokens, prefer, restricted, budget):
     meter = np.zeros(3, np.int64)
     meter[BUDGET], meter[SLACK] = budget, _large(demand, credit)
     choice, record, bound = np.full(n, -1, np.int64), np.full(5, -1, np.int64), np.full(3, -1, np.int64)
+    if n == 0 or m == 0:
+        return choice, np.zeros(3, np.int64), 3, meter[SPENT]
     lists = lists_of(credit, prefer, meter)
     duals = Duals(np.zeros(n, np.int64), np.zeros(m, np.int64), np.zeros(n, np.int64))
     for b in range(m):
