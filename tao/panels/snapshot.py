@@ -99,7 +99,7 @@ class SnapshotPanel(Stepper):
         return charts.node_bars(self._bars())
 
     def text(self) -> str:
-        """The panel in plain text: snapshot, decision, and every table."""
+        """The panel in plain text: snapshot, decision, every table, and why no plan can do better."""
         known, facts = words.origin(self.name, self.snapshot)
         lines = f"{self.name}: {known}", facts, self._headline(), self._guarantee()
         proof = explain.certificate(self.snapshot, self.plan, self.params).words
