@@ -36,7 +36,13 @@ keys of --json, a list with one object per planner:
                      first part that is not
   kernel_ms          median milliseconds of the planner alone, warm, without reading the snapshot
   admitted           [{session, node}]
-  deferred           [{session, reason}]"""
+  deferred           [{session, reason}]
+with --explain also:
+  certificate        {prices, nodes, words, credit}: prices of sessions and what each node keeps at
+                     most after them, together the credit that no plan exceeds; and why, in words
+  more_room, who_should_leave
+                     [{node, tokens, leaver, change, exact}]: how the value of the best plan changes
+                     with 1,000 more tokens on a node, or if a resident leaves, the best one first"""
 
 BENCH_KEYS = """
 keys of --json for 'planner', a list with one object per planner or solver and size:
@@ -99,6 +105,11 @@ def _add_plan(commands: Any) -> None:
     )
     sub.add_argument(
         "--planner", nargs="+", action="extend", metavar="NAME", help=f"of {', '.join(planners.PLANNERS)}"
+    )
+    sub.add_argument(
+        "--explain",
+        action="store_true",
+        help="also why no plan can do better, and what more room would be worth",
     )
     _add_json(sub)
     _add_set(sub)

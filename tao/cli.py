@@ -61,7 +61,9 @@ def _plan(args: argparse.Namespace) -> None:
     names = names or [name for name in planners.PLANNERS if name != "exhaustive"]
     plans = {name: planners.plan(snapshot, name, params) for name in names}
     if args.json:
-        output.print_json([_plan_row(snapshot, name, plan, params) for name, plan in plans.items()])
+        rows = [_plan_row(snapshot, name, plan, params) for name, plan in plans.items()]
+        proofs = _proofs(snapshot, plans, params) if args.explain else [{}] * len(rows)
+        output.print_json([row | proof for row, proof in zip(rows, proofs, strict=True)])
         return
     free = snapshot.free_tokens(params)
     print(f"{args.snapshot}: {len(snapshot.pool)} sessions in the pool")
@@ -77,6 +79,13 @@ def _plan(args: argparse.Namespace) -> None:
     output.print_table(head, [_plan_line(name, plan) for name, plan in plans.items()])
     for name, plan in plans.items():
         _print_reasons(snapshot, name, plan, params)
+        if args.explain:
+            print("  = " + explain.certificate(snapshot, plan, params).words.replace("\n", "\n    "))
+    if args.explain:
+        leaving = list(explain.who_should_leave(snapshot, params).values())
+        print("\nwhat if (exact)")
+        for answer in (*explain.more_room(snapshot, params).values(), *leaving[:1]):
+            print(f"  ? {answer.words}")
 
 
 def _plan_row(snapshot: Snapshot, name: str, plan: Plan, params: Params) -> dict[str, Any]:
@@ -88,6 +97,17 @@ def _plan_row(snapshot: Snapshot, name: str, plan: Plan, params: Params) -> dict
     problem = planners.case(snapshot, params)
     kernel_ms = 1000 * bench.median_s(lambda: planners.PLANNERS[name](problem), repeats=3)
     return row | {"kernel_ms": kernel_ms, "admitted": admitted, "deferred": deferred}
+
+
+def _proofs(snapshot: Snapshot, plans: dict[str, Plan], params: Params) -> list[dict[str, Any]]:
+    """For each plan its certificate, and what other room would be worth to the best plan."""
+    room, leaving = explain.more_room(snapshot, params), explain.who_should_leave(snapshot, params)
+    what_if = {
+        name: [w._asdict() | {"change": w.change._asdict()} for w in answers.values()]
+        for name, answers in (("more_room", room), ("who_should_leave", leaving))
+    }
+    proofs = [explain.certificate(snapshot, plan, params) for plan in plans.values()]
+    return [{"certificate": proof._asdict() | {"credit": proof.credit}} | what_if for proof in proofs]
 
 
 def _plan_line(name: str, plan: Plan) -> tuple[str, ...]:

@@ -4,6 +4,9 @@
 and are held equal to the compiled kernels by tests::
 
     V[i, r] = max( V[i+1, r],  max over b of  value[i, b] + V[i+1, r - demand[i] * e_b] )
+
+`certificate` says why no plan can be worth more, `more_room` and `who_should_leave` what a change of room
+would be worth.
 """
 
 from __future__ import annotations
@@ -13,6 +16,12 @@ from typing import NamedTuple
 from tao import planners, readiness, valuation
 from tao.model import Params, Placement, Plan, Session, Snapshot, Value
 from tao.planners import Case
+from tao.proof import Certificate as Certificate
+from tao.proof import certificate as certificate
+from tao.whatif import WhatIf as WhatIf
+from tao.whatif import more_room as more_room
+from tao.whatif import signed
+from tao.whatif import who_should_leave as who_should_leave
 
 Left = tuple[int, ...]  # remaining quanta per node, nodes by id
 Cell = tuple[int, Left]  # (index of the session to decide, sessions by id; remaining quanta)
@@ -217,7 +226,7 @@ def _kept_out(problem: Case, i: int, usable: list[str], true: _Sizes, own: _Size
     verdict = "which is worth less" if change < Value(0, 0, 0) else "but this planner does not weigh values"
     if change == Value(0, 0, 0):
         verdict = "which is worth the same"
-    exchange = f"for {other.session} on {other.node} it would change the value by {_signed(change)}"
+    exchange = f"for {other.session} on {other.node} it would change the value by {signed(change)}"
     return f"{short}; {exchange}, {verdict}"
 
 
@@ -236,7 +245,3 @@ def _best_swap(
         return None
     change, other = max(swaps, key=lambda swap: swap[0])
     return other, change
-
-
-def _signed(v: Value) -> str:
-    return "(" + ", ".join(f"{x:+,}" for x in v) + ")"

@@ -7,7 +7,7 @@ heuristics work on true token sizes. `exhaustive` tries everything, for lessons 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import compress
@@ -54,6 +54,16 @@ class Case:
         """The triple of session i on node b."""
         return Value(int(self.credit[i, b]), int(self.ready[i]), int(self.tokens[i]))
 
+    @property
+    def limited(self) -> bool:
+        """Whether some session may not use all nodes."""
+        return any(s.eligible is not None for s in self.sessions)
+
+    def searched(self) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints, bool, int]:
+        """The arguments of the searches in `tao.exact`."""
+        arrays = self.demand, self.free, self.credit, self.ready, self.tokens, self.prefer
+        return *arrays, self.limited, self.params.state_budget
+
     def total(self, choice: Ints) -> Value:
         """The value of placing each session i on node choice[i] (-1: nowhere)."""
         return Value.sum(self.value(i, b) for i, b in enumerate(choice.tolist()) if b >= 0)
@@ -76,20 +86,26 @@ class Solution(NamedTuple):
 
 def case(snapshot: Snapshot, params: Params) -> Case:
     """The arrays of a snapshot; raises `InputError` if its sums could leave 64 bits."""
+    return next(cases(snapshot, params, [{}]))
+
+
+def cases(snapshot: Snapshot, params: Params, changes: Iterable[Mapping[str, int]]) -> Iterator[Case]:
+    """The arrays of a snapshot once for each change, which says how many tokens a node had more (ours)."""
     sessions = tuple(sorted(snapshot.pool, key=attrgetter("id")))
     nodes = tuple(sorted(snapshot.nodes, key=attrgetter("id")))
     index = {b.id: k for k, b in enumerate(nodes)}
     contexts = [s.context_tokens for s in sessions]
     _check_sums(contexts)
     demand = np.array(snapshot.demands(sessions, params), np.int64)
-    free_of = snapshot.free_tokens(params)
-    free = np.array([free_of[b] for b in index], np.int64)  # below 0 on an overfull node: nothing fits
     credit, last, aged = valuation.credits(sessions, index, snapshot.now_s, params)
-    prefer, tier = assign.arrange(credit, last, _usable(sessions, index), demand, free)
+    usable, free_of = _usable(sessions, index), snapshot.free_tokens(params)
     ready = readiness.ready_bits(sessions, snapshot.now_s, params)
     tokens = np.array(contexts, np.int64)
-    room = np.maximum(free, 0)
-    return Case(sessions, nodes, params, demand, room, credit, ready, tokens, prefer, tier, aged)
+    for more in changes:  # free is below 0 on an overfull node: nothing fits
+        free = np.array([free_of[b] + more.get(b, 0) for b in index], np.int64)
+        prefer, tier = assign.arrange(credit, last, usable, demand, free)
+        room = np.maximum(free, 0)
+        yield Case(sessions, nodes, params, demand, room, credit, ready, tokens, prefer, tier, aged)
 
 
 def _usable(sessions: tuple[Session, ...], index: dict[str, int]) -> npt.NDArray[np.bool_]:
@@ -114,6 +130,12 @@ def plan(snapshot: Snapshot, planner: str = "dp", params: Params | None = None) 
     >>> plan(snap).node_of(), plan(snap).value
     ({'b': 'n0'}, Value(credit=4000, ready=1, tokens=5000))
     """
+    problem = case(snapshot, checked(snapshot, planner, params))
+    return decode(problem, PLANNERS[planner](problem))
+
+
+def checked(snapshot: Snapshot, planner: str, params: Params | None) -> Params:
+    """The parameters to plan with (the defaults for None); raises `InputError` for what is no input."""
     if planner not in PLANNERS:
         raise InputError(f"planner is {planner!r}; it must be one of {', '.join(PLANNERS)}")
     if not isinstance(snapshot, Snapshot):
@@ -121,8 +143,7 @@ def plan(snapshot: Snapshot, planner: str = "dp", params: Params | None = None) 
     params = Params() if params is None else params
     if not isinstance(params, Params):
         raise InputError(f"params is {shown(params)}; it must be tao.Params, such as Params(half_life_s=20)")
-    problem = case(snapshot, params)
-    return decode(problem, PLANNERS[planner](problem))
+    return params
 
 
 def decode(problem: Case, solution: Solution) -> Plan:
@@ -204,10 +225,9 @@ def exact(problem: Case) -> Solution:
     Never worth less than `dp`, `bfd` and `short_first`. A state is a step of the search, see `tao.exact`.
     """
     p, params = problem, problem.params
-    restricted = any(s.eligible is not None for s in p.sessions)
     choice, most, proven, states, planner = assign.solve_exact(
         *(p.demand, p.free, p.credit, p.ready, p.tokens, p.prefer, p.tier),
-        *(params.quantum_tokens, params.state_budget, restricted),
+        *(params.quantum_tokens, params.state_budget, p.limited),
     )
     bound = Value(*most.tolist())
     if proven == len(bound):

@@ -63,6 +63,30 @@ def test_plan_json_has_the_documented_keys(capsys):
     assert rows[1]["gap"]["ready"] is None
 
 
+def test_plan_explains_on_request(capsys):
+    command = ("plan", "dp_beats_short_first", "--planner", "exact", "short_first", "--explain")
+    status, out, _ = run(capsys, *command)
+    assert status == 0
+    assert (
+        "  = No plan can keep more than 16,791 tokens of credit, and this one keeps as much.\n    n0" in out
+    )
+    assert "this one keeps 13,624, at most 3,167 (18.9 %) less" in out
+    assert (
+        "  ? With 1,000 more tokens on n1 the value would change by (+834, +0, +1,832).\n  ? If busy-n1"
+        in out
+    )
+    rows = json.loads(run(capsys, *command, "--json")[1])
+    _, text, _ = run(capsys, "plan", "--help")
+    for row in rows:
+        extra = {"certificate", "more_room", "who_should_leave"}
+        assert extra <= set(row)
+        proof, room, leaving = (row[key] for key in ("certificate", "more_room", "who_should_leave"))
+        assert proof["credit"] == sum(proof["nodes"].values()) == 16_791
+        assert room[1]["change"] == {"credit": 834, "ready": 0, "tokens": 1_832}
+        assert [w["leaver"] for w in leaving] == ["busy-n1", "busy-n0"]
+        assert all(key in text for key in (*extra, *proof, *leaving[0]))
+
+
 def test_plan_says_why_bfd_placed_instead_of_dp(capsys):
     _, out, _ = run(capsys, "plan", "starved_large", "--planner", "dp", "--set", "state_budget=4", "--json")
     (row,) = json.loads(out)

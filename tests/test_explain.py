@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import re
 
 import naive
 import numpy as np
+import pytest
 import strategies
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -13,8 +16,10 @@ from hypothesis import strategies as st
 import tao
 from tao import assign, explain, planners
 from tao.dp import bounds, search
-from tao.model import CacheNote, Node, Params, Session, Snapshot, ToolCall, Value
+from tao.families import snapshots
+from tao.model import CacheNote, InputError, Node, Params, Session, Snapshot, ToolCall, Value
 
+some = settings(max_examples=strategies.EXAMPLES // 2, deadline=None, suppress_health_check=list(HealthCheck))
 many = settings(max_examples=strategies.EXAMPLES // 3, deadline=None, suppress_health_check=list(HealthCheck))
 
 
@@ -201,3 +206,138 @@ def test_messages_read_like_the_recurrence():
         "b (1 quantum): place it on n0 for (0, 1, 1); n1 gives (0, 1, 1), skipping it (0, 0, 0)",
         "c (9 quanta): skip it, it fits nowhere",
     ]
+
+
+# Certificates
+
+
+def most_profit(problem, b, prices):
+    """What one node can earn after prices, by trying every set of sessions."""
+    offers = [
+        (int(problem.credit[i, b]) - prices.get(s.id, 0), int(problem.demand[i]))
+        for i, s in enumerate(problem.sessions)
+        if b in problem.prefer[i]
+    ]
+    sets = itertools.product((False, True), repeat=len(offers))
+    taken = [[offer for offer, take in zip(offers, takes, strict=True) if take] for takes in sets]
+    return max(sum(p for p, _ in t) for t in taken if sum(size for _, size in t) <= problem.free[b])
+
+
+@some
+@given(strategies.cases(), st.sampled_from((1, 3, 10, 30, 200_000)))
+def test_a_certificate_can_be_checked_by_hand_and_claims_nothing_false(case, budget):
+    snapshot, params = case[0], dataclasses.replace(case[1], state_budget=budget)
+    problem = planners.case(snapshot, params)
+    best = planners.plan(snapshot, "exhaustive", params).value
+    for name in ("exact", "exhaustive", "dp", "bfd", "fifo"):
+        plan = planners.plan(snapshot, name, params)
+        proof = explain.certificate(snapshot, plan, params)
+        assert proof.credit >= best.credit
+        assert set(proof.prices) <= {s.id for s in snapshot.pool}
+        assert all(price > 0 for price in proof.prices.values())
+        for b, (node, most) in enumerate(proof.nodes.items()):
+            assert problem.nodes[b].id == node
+            assert most >= most_profit(problem, b, proof.prices)
+        if "this one" not in proof.words.replace("and this one keeps as much", ""):
+            assert plan.value == best, (name, proof.words)
+        if "this one keeps as much" in proof.words:
+            assert plan.value.credit == best.credit
+        if plan.exact and plan.problem == "true":
+            assert "open" not in proof.words
+        if "less; readiness and tokens are therefore open" in proof.words:
+            assert re.search(r"(together: [\d,]+|could be cut)\.$", proof.words)
+        assert f"{plan.value.credit:,}" in proof.words
+
+
+@pytest.mark.parametrize("family", ["unique", "replicated", "shared", "cold", "stress"])
+def test_a_certificate_names_the_numbers(family):
+    for seed in range(2 if strategies.INTERPRETED else 10):
+        snapshot = snapshots(family, 24, 6, seed, room_tokens=60_000)
+        plan = planners.plan(snapshot, "exact")
+        proof = explain.certificate(snapshot, plan)
+        words = proof.words
+        if plan.value.credit:
+            assert f"more than {plan.value.credit:,} tokens of credit, and this one keeps as much" in words
+            assert f"together: {proof.credit:,}." in words
+            assert ("ruled out by a search of" in words) == (proof.credit > plan.value.credit)
+            for node, most in sorted(proof.nodes.items(), key=lambda x: -x[1])[:4]:
+                assert f"{node} (room for {snapshot.free_tokens(Params())[node]:,})" in words
+                assert f"at most {most:,}" in words
+            assert "2 more nodes at most" in words
+        greedy = planners.plan(snapshot, "fifo")
+        if greedy.value.credit < plan.value.credit:
+            words = explain.certificate(snapshot, greedy).words
+            assert (
+                f"this one keeps {greedy.value.credit:,}, at most {proof.credit - greedy.value.credit:,}"
+                in words
+            )
+
+
+def test_counting_proves_readiness_and_tokens():
+    snapshot = tao.load("dp_beats_short_first")
+    lines = explain.certificate(snapshot, tao.plan(snapshot, "exact")).words.splitlines()
+    assert "All room as one takes at most 7 ready sessions, and the plan has as many." in lines
+    assert lines[-2].startswith(
+        "The room beside the sessions that keep credit, 8,452 tokens, takes at most 4,865"
+    )
+    snapshot = tao.load("starved_large")
+    last = explain.certificate(snapshot, tao.plan(snapshot, "exact")).words.splitlines()[-1]
+    assert "; divided among nodes it takes 16,000, by a search of" in last
+
+
+# What if
+
+
+def less(a, b):
+    return tuple(x - y for x, y in zip(a, b, strict=True))
+
+
+@some
+@given(strategies.cases(max_sessions=5), st.sampled_from((0, 1, 5, 1_000, 40_000)))
+def test_what_ifs_are_what_planning_a_changed_snapshot_gives(case, more):
+    snapshot, params = case
+    now = planners.plan(snapshot, "exhaustive", params).value
+    room = explain.more_room(snapshot, params, more)
+    assert list(room) == sorted(b.id for b in snapshot.nodes)
+    for node, answer in room.items():
+        nodes = tuple(Node(b.id, b.capacity_tokens + (more if b.id == node else 0)) for b in snapshot.nodes)
+        then = planners.plan(dataclasses.replace(snapshot, nodes=nodes), "exhaustive", params).value
+        assert answer[:3] == (node, more, "")
+        assert (answer.change, answer.exact) == (less(then, now), True)
+        assert answer.change >= Value(0, 0, 0)
+    leaving = explain.who_should_leave(snapshot, params)
+    assert set(leaving) == {s.id for s in snapshot.sessions if s.resident_on}
+    for name, answer in leaving.items():
+        rest = tuple(s for s in snapshot.sessions if s.id != name)
+        then = planners.plan(dataclasses.replace(snapshot, sessions=rest), "exhaustive", params).value
+        assert (answer.change, answer.exact) == (less(then, now), True)
+        assert answer.leaver in answer.words
+    changes = [answer.change for answer in leaving.values()]
+    assert changes == sorted(changes, reverse=True)
+
+
+def test_an_answer_that_is_not_proven_says_so():
+    snapshot, mixed = snapshots("replicated", 30, 2, 0), 0
+    for budget in range(1, 400, 10):
+        params = Params(state_budget=budget)
+        now = planners.plan(snapshot, "exact", params).exact
+        for node, answer in explain.more_room(snapshot, params, 2_000).items():
+            nodes = tuple(Node(b.id, b.capacity_tokens + 2_000 * (b.id == node)) for b in snapshot.nodes)
+            then = planners.plan(dataclasses.replace(snapshot, nodes=nodes), "exact", params).exact
+            assert answer.exact == (now and then)
+            assert answer.words.endswith("but not both plans are proven to be the best.") != answer.exact
+            mixed += now != then
+    assert mixed
+    (answer,) = explain.more_room(Snapshot(0.0, (Node("n0", 9),), ()), more_tokens=5).values()
+    assert answer.words == "With 5 more tokens on n0 the value would stay."
+
+
+@pytest.mark.parametrize("more", [-1, 2.5, "many"])
+def test_more_room_is_a_whole_number(more):
+    with pytest.raises(InputError, match="more_tokens"):
+        explain.more_room(tao.load("session_177"), more_tokens=more)
+
+
+def test_an_unknown_planner_answers_nothing():
+    with pytest.raises(InputError, match="must be one of dp"):
+        explain.who_should_leave(tao.load("session_177"), planner="best")

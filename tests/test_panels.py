@@ -131,6 +131,7 @@ def test_every_snapshot_with_every_planner_is_shown_in_full(panel: SnapshotPanel
 
 def test_the_totals_of_the_paper_are_on_screen(panel: SnapshotPanel) -> None:
     assert "credit 16,791" in panel.status.value
+    assert "No plan can keep more than 16,791 tokens of credit" in panel.text()
     panel.planner = "short_first"
     assert "credit 13,624" in panel.status.value
     assert "behind dp by 3,167 credit" in panel.status.value

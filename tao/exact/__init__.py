@@ -26,4 +26,8 @@ without it, so n0 takes `a` instead, and `c` and `d`, which have no cache, share
 ([0, 1, 0, 1], [11000, 1, 17952], 3)
 """
 
+from tao.exact.fill import as_one_room as as_one_room
+from tao.exact.fill import beside as beside
+from tao.exact.pack import Problem as Problem
+from tao.exact.search import root as root
 from tao.exact.search import solve as solve

@@ -18,21 +18,13 @@ def fill(problem, node, best_ready, best_tokens, meter, choice):
     has more than (best_ready, best_tokens).
     """
     p = problem
-    room = p.free.copy()
     none = np.int64(0)  # a literal would compile what it is passed to once more
-    r, t = none, none
-    for i in range(len(node)):
-        if node[i] >= 0:
-            room[node[i]] -= p.demand[i]
-            r, t = r + p.ready[i], t + p.tokens[i]
-    items = _left_over(p, node, room)
+    room, items, r, t = beside(p, node)
     if len(items) == 0:
         found = (r, t, r, t)
         slot = node
     else:
-        total = usable(room, p.demand[items[-1]])
-        sums = sums_of(items, p.demand, p.ready, p.tokens)
-        most, tokens = most_ready(sums, none, total), most_tokens(sums, none, total, none)
+        _, most, tokens = as_one_room(p, items, room, none)
         if (r + most, t + tokens) <= (best_ready, best_tokens):
             return r, t, r + most, t + tokens
         slot = node.copy()
@@ -45,6 +37,26 @@ def fill(problem, node, best_ready, best_tokens, meter, choice):
         for i in range(len(node)):
             choice[i] = slot[i]
     return found
+
+
+@njit
+def beside(problem, node):
+    """Beside a support: (room left int64[m], sessions that may still fit, its ready ones, its tokens)."""
+    p, r, t = problem, np.int64(0), np.int64(0)
+    room = p.free.copy()
+    for i in range(len(node)):
+        if node[i] >= 0:
+            room[node[i]] -= p.demand[i]
+            r, t = r + p.ready[i], t + p.tokens[i]
+    return room, _left_over(p, node, room), r, t
+
+
+@njit
+def as_one_room(problem, items, rooms, need):
+    """As if all rooms were one: (its size, no more ready than, no more tokens than); `need` of them ready."""
+    p, none = problem, np.int64(0)
+    total, sums = usable(rooms, p.demand[items[-1]]), sums_of(items, p.demand, p.ready, p.tokens)
+    return total, most_ready(sums, none, total), most_tokens(sums, none, total, need)
 
 
 @njit
@@ -114,8 +126,7 @@ def _place_rest(problem, items, rooms, slot, meter):
                 room[slot[i]] -= p.demand[i]
         if slot[i] >= 0:
             r, t = r + p.ready[i], t + p.tokens[i]
-    total = usable(rooms, p.demand[items[-1]])
-    bound = most_tokens(sums_of(items, p.demand, p.ready, p.tokens), none, total, r)
+    total, _, bound = as_one_room(p, items, rooms, r)
     if t >= bound:
         return r, t, t
     node = np.full(len(items), -1, np.int64)

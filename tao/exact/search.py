@@ -22,22 +22,11 @@ def solve(demand, free, credit, ready, tokens, prefer, restricted, budget):
 
     bound[c] is -1 where nothing is known. `proven` counts the components of the value that cannot be more.
     """
-    n, m = prefer.shape
-    order, size = np.arange(n), -demand
-    kernels.sort_by(size, order)
-    problem = Problem(demand, free, credit, ready, tokens, prefer, order, restricted)
-    meter = np.zeros(3, np.int64)
-    meter[BUDGET], meter[SLACK] = budget, _large(demand, credit)
+    problem, lists, duals = _begin(demand, free, credit, ready, tokens, prefer, restricted, budget)
+    n, meter = len(demand), lists.meter
     choice, record, bound = np.full(n, -1, np.int64), np.full(5, -1, np.int64), np.full(3, -1, np.int64)
-    if n == 0 or m == 0:
-        return choice, np.zeros(3, np.int64), 3, meter[SPENT]
-    lists = lists_of(credit, prefer, meter)
-    duals = Duals(np.zeros(n, np.int64), np.zeros(m, np.int64), np.zeros(n, np.int64))
-    for b in range(m):
-        decide(lists, duals, b, credit, demand, free)
     node = np.full(n, -1, np.int64)
-    known = first_plan(problem, lists, node, np.int64(-1))
-    bound[0], known, complete = branch(problem, lists, duals, node, known, record, choice)
+    bound[0], known, complete = branch(problem, lists, duals, node, record, choice)
     if record[CREDIT] < known:  # no time to find this plan again
         note(record, known, node, problem, meter, choice)
         complete = False
@@ -47,6 +36,49 @@ def solve(demand, free, credit, ready, tokens, prefer, restricted, budget):
     while proven < 3 and record[proven] == bound[proven]:
         proven += 1
     return choice, bound, proven, meter[SPENT]
+
+
+@njit
+def root(demand, free, credit, ready, tokens, prefer, restricted, budget):
+    """The proof before any branch: (price int64[n] of each session, int64[m] what each node earns at most).
+
+    Together they are no less than the credit of any plan. Arguments as of `solve`, which begins so.
+    """
+    problem, lists, duals = _begin(demand, free, credit, ready, tokens, prefer, restricted, budget)
+    at_the_root(problem, lists, duals, np.full(len(demand), -1, np.int64))
+    return duals.u, duals.value
+
+
+@njit
+def _begin(demand, free, credit, ready, tokens, prefer, restricted, budget):
+    """The problem, its `Lists`, and `Duals` without any prices."""
+    n, m = prefer.shape
+    order, size = np.arange(n), -demand
+    kernels.sort_by(size, order)
+    meter = np.zeros(3, np.int64)
+    meter[BUDGET], meter[SLACK] = budget, _large(demand, credit)
+    duals = Duals(np.zeros(n, np.int64), np.zeros(m, np.int64), np.zeros(n, np.int64))
+    problem = Problem(demand, free, credit, ready, tokens, prefer, order, restricted)
+    return problem, lists_of(credit, prefer, meter), duals
+
+
+@njit
+def at_the_root(problem, lists, duals, node):
+    """Prices before any branch: (worth int64[n, m], bound on the credit, an objecting session or -1, known).
+
+    node int64[n] receives the support of most credit that shows up on the way, worth `known`.
+    """
+    p, worth = problem, problem.credit
+    for b in range(len(p.free)):
+        decide(lists, duals, b, worth, p.demand, p.free)
+    known = first_plan(problem, lists, node, np.int64(-1))
+    if _contested(duals.wanted):
+        worth = p.credit.copy()  # negative where a branch forbids the pair
+        first_prices(lists, worth, p.demand, room_prices(lists, worth, p.demand, p.free, known), duals.u)
+        for b in range(len(p.free)):
+            decide(lists, duals, b, worth, p.demand, p.free)
+    bound, i = settle(lists, duals, worth, p.demand, p.free, known)
+    return worth, bound, i, first_plan(problem, lists, node, known)
 
 
 @njit
@@ -107,31 +139,20 @@ def _take_turns(problem, lists, node, earns):
 
 
 @njit
-def branch(problem, lists, duals, node, known, record, choice):
+def branch(problem, lists, duals, node, record, choice):
     """Search with prices and branches: (bound on the credit, credit of `node`, whether that was all).
 
-    node int64[n], worth `known`: a support that exists; written if prices lead to a better one.
+    node int64[n] receives a support, the best that shows up beside those visited.
     """
     p, meter = problem, lists.meter
     n, m = p.credit.shape
-    worth = p.credit
-    if _contested(duals.wanted):
-        worth = p.credit.copy()  # negative where a branch forbids the pair
-        first_prices(lists, worth, p.demand, room_prices(lists, worth, p.demand, p.free, known), duals.u)
-        for b in range(m):
-            decide(lists, duals, b, worth, p.demand, p.free)
+    worth, bound, i, known = at_the_root(problem, lists, duals, node)
     width = 2 * n + m + 2 * len(lists.item)
     saved, rows = np.empty((DEPTH, width), np.int64), np.empty((DEPTH, m), np.int64)
     who, where, second = np.empty(DEPTH, np.int64), np.empty(DEPTH, np.int64), np.zeros(DEPTH, np.bool_)
-    depth, most, complete = 0, np.int64(-1), True
+    depth, most, complete = 0, bound, True
     while True:
-        enough = max(known, record[CREDIT])
-        bound, i = settle(lists, duals, worth, p.demand, p.free, enough)
-        if most < 0 or i < 0:  # without an objection this is a plan worth as much as the bound
-            most = bound if most < 0 else most
-            known = first_plan(problem, lists, node, known)
-            enough = max(known, record[CREDIT])
-        deeper = False
+        enough, deeper = max(known, record[CREDIT]), False
         if bound >= enough:
             left = meter[BUDGET] - meter[SPENT]
             steps = left if i < 0 else min(left, VISIT_STEPS)
@@ -159,6 +180,9 @@ def branch(problem, lists, duals, node, known, record, choice):
                 decide(lists, duals, b, worth, p.demand, p.free)
             elif not deeper:
                 reprice(lists, b, worth, duals.u, p.demand)
+        bound, i = settle(lists, duals, worth, p.demand, p.free, max(known, record[CREDIT]))
+        if i < 0:  # without an objection this is a plan worth as much as the bound
+            known = first_plan(problem, lists, node, known)
 
 
 @njit

@@ -48,7 +48,8 @@ def visit(problem, lists, duals, worth, target, steps, record, choice):
         later[b] = later[b + 1] + duals.value[b]
     saved = np.empty((pairs + 1, 5), np.int64)
     zero = np.int64(0)
-    depth, q, b, room, bound, gain = 0, zero, zero, p.free[0], u.sum(), zero
+    depth, q, b, bound, gain = 0, zero, zero, u.sum(), zero
+    room = p.free[0] if m else zero
     end, most = meter[SPENT] + steps, bound + later[0]
     while True:
         alive = True
@@ -96,7 +97,7 @@ def everybody_in(problem, record):
     """Whether a plan places all sessions that fit anywhere at all."""
     r, t = 0, 0
     for i in range(len(problem.ready)):
-        if problem.prefer[i, 0] >= 0:
+        if problem.prefer.shape[1] and problem.prefer[i, 0] >= 0:
             r, t = r + problem.ready[i], t + problem.tokens[i]
     return record[READY] == r and record[TOKENS] == t
 

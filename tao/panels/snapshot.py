@@ -23,6 +23,7 @@ SHOWN = {
     "bfd": "best-fit decreasing: largest first, each to the node with least room left",
     "worst_fit": "worst-fit decreasing: largest first, each to the node with most room",
     "fifo": "longest waiting first, each to the node with most room",
+    "exact": "all places together on true sizes, with a proof",
 }
 """The planners that the panel offers, in words."""
 
@@ -55,7 +56,7 @@ class SnapshotPanel(Stepper):
             tooltips=list(SHOWN.values()),
             description="Planner",
             style={"button_width": "88px", "description_width": "56px"},
-            layout={"width": "530px", "margin": "2px"},
+            layout={"width": "618px", "margin": "2px"},
         )
         self.toggle.observe(self._on_planner, "value")
         self._decide()
@@ -98,10 +99,11 @@ class SnapshotPanel(Stepper):
         return charts.node_bars(self._bars())
 
     def text(self) -> str:
-        """The panel in plain text: snapshot, decision, and every table."""
+        """The panel in plain text: snapshot, decision, every table, and why no plan can do better."""
         known, facts = words.origin(self.name, self.snapshot)
         lines = f"{self.name}: {known}", facts, self._headline(), self._guarantee()
-        return "\n\n".join(["\n".join(lines), *(table.text() for table in self._tables())])
+        proof = explain.certificate(self.snapshot, self.plan, self.params).words
+        return "\n\n".join(["\n".join(lines), *(table.text() for table in self._tables()), proof])
 
     def _decide(self) -> None:
         name, snapshot = self.snapshots[self.step - 1]
