@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from tao._jit import njit
 from tao.exact.deal import deal, next_node
-from tao.exact.knapsack import empty_lists, knapsack
+from tao.exact.knapsack import BUDGET, CHEAP, SPENT, empty_lists, knapsack
 
 
 class Problem(NamedTuple):
@@ -79,12 +79,12 @@ def _exchange(problem, who, room, slot, meter):
     """Gather the room left on one node after the other, and see who fits there then: True if all do."""
     m, idle, b = len(room), 0, np.int64(0)
     lists = empty_lists(_two(len(who)), who.copy(), meter)
-    while idle <= m:
+    while idle <= m and meter[SPENT] < meter[BUDGET]:
         idle += 1
         for a in range(m):
             if a != b and room[a] > 0:
                 _gather(problem, a, b, who, room, slot, lists)
-        while _trade(problem, b, who, room, slot):
+        while _trade(problem, b, who, room, slot, meter):
             idle = 0
         b = (b + 1) % m
     placed = 0
@@ -130,13 +130,14 @@ def may_use(problem, i, b):
 
 
 @njit
-def _trade(problem, b, who, room, slot):
+def _trade(problem, b, who, room, slot, meter):
     """One more session on node b, or a larger one instead of one there: what fills it most, if anything."""
     most, leaves, comes = 0, -1, -1
     for y in who:
         if slot[y] >= 0 or not may_use(problem, y, b):
             continue
         size = problem.demand[y]
+        meter[SPENT] += 1 + len(who) // CHEAP
         if most < size <= room[b]:
             most, leaves, comes = size, -1, y
         for x in who:
