@@ -139,28 +139,23 @@ def solve_dp(demand, free, credit, ready, tokens, prefer, tier, quantum, budget)
 
 
 @njit
-def solve_exact(demand, free, credit, ready, tokens, prefer, tier, quantum, budget, restricted):
-    """The exact planner: (choice, bound, proven, states) as `tao.exact.solve`, and who made the choice.
+def or_better(choice, demand, free, credit, ready, tokens, prefer, tier, quantum, budget, restricted):
+    """The plan that `tao.exact.solve` could not prove, or that of bfd, short_first or dp if it is better.
 
-    Where it cannot prove its plan within the budget, it is at least as good as dp, bfd and short_first.
-    restricted : some sessions may not use all nodes that they fit on.
+    Returns (choice, planner). restricted : some sessions may not use all nodes that they fit on.
     """
-    choice, bound, proven, states = exact.solve(
-        demand, free, credit, ready, tokens, prefer, restricted, budget
-    )
     planner = EXACT
-    if proven < 3:
-        for other in (BFD, SHORT_FIRST, DP):
-            best = total(choice, credit, ready, tokens)
-            if other == DP:
-                found = _best_in_quanta(
-                    *(demand, free, credit, ready, tokens, prefer, tier, quantum, budget, restricted), best
-                )
-            else:
-                found = place(other, demand, free, demand, prefer)
-            if total(found, credit, ready, tokens) > best:
-                choice, planner = found, other
-    return choice, bound, proven, states, planner
+    for other in (BFD, SHORT_FIRST, DP):
+        best = total(choice, credit, ready, tokens)
+        if other == DP:
+            found = _best_in_quanta(
+                *(demand, free, credit, ready, tokens, prefer, tier, quantum, budget, restricted), best
+            )
+        else:
+            found = place(other, demand, free, demand, prefer)
+        if total(found, credit, ready, tokens) > best:
+            choice, planner = found, other
+    return choice, planner
 
 
 @njit

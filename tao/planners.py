@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from tao import assign, bounds, readiness, valuation
 from tao.checks import InputError, shown
+from tao.exact import solve as solve_exact
 from tao.model import Node, Params, Placement, Plan, Planner, Problem, Session, Snapshot, Value
 
 T = TypeVar("T", bound=tuple[object, ...])
@@ -225,13 +226,14 @@ def exact(problem: Case) -> Solution:
     Never worth less than `dp`, `bfd` and `short_first`. A state is a step of the search, see `tao.exact`.
     """
     p, params = problem, problem.params
-    choice, most, proven, states, planner = assign.solve_exact(
-        *(p.demand, p.free, p.credit, p.ready, p.tokens, p.prefer, p.tier),
-        *(params.quantum_tokens, params.state_budget, p.limited),
-    )
+    choice, most, proven, states = solve_exact(*p.searched())
     bound = Value(*most.tolist())
     if proven == len(bound):
         return Solution(choice, "exact", True, "true", int(states), bound=bound)
+    choice, planner = assign.or_better(
+        *(choice, p.demand, p.free, p.credit, p.ready, p.tokens, p.prefer, p.tier),
+        *(params.quantum_tokens, params.state_budget, p.limited),
+    )
     value, loose = p.total(choice), upper_bound(p)
     ready, tokens = (b if b >= 0 else x for b, x in zip(bound[1:], loose[1:], strict=True))
     bound = Value(min(bound.credit, loose.credit), ready, tokens)

@@ -11,12 +11,12 @@ from tao.simulator import simulate
 def ready(simulator: bool = False) -> None:
     """Make the planners' kernels ready, with `simulator` the engine and every policy too, and say so.
 
-    On the first call after an installation a few seconds, with the simulator about a minute; afterwards a
+    On the first call after an installation half a minute or so, with the simulator more than one; then a
     fraction of a second.
     """
     sessions = (Session("a", 3, cached={"n0": CacheNote(2, 0.0)}), Session("b", 2))
     snapshot = Snapshot(0.0, (Node("n0", 4), Node("n1", 4)), sessions)
-    for planner in ("dp", "bfd"):
+    for planner in ("dp", "bfd", "exact"):
         planners.plan(snapshot, planner, Params(quantum_tokens=1, reserve_tokens=0))
     if simulator:
         for policy in POLICIES:

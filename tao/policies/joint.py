@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tao import assign, kernels, readiness, valuation
+from tao import assign, exact, kernels, readiness, valuation
 from tao._jit import njit
 from tao.checks import MAX_TOKENS
 from tao.profiles import PS_PER_S
@@ -80,11 +80,15 @@ def exact_tick(state):
     """The same with the exact planner, apart because it takes long to compile."""
     waiting, settings = _waiting(state), state.settings
     if len(waiting.pool):
-        w = waiting
-        choice, _, _, state.clock[STATES], _ = assign.solve_exact(
-            *(w.demand, w.free, w.credit, w.ready, w.tokens, w.prefer, w.tier),
-            *(settings.quantum_tokens, settings.state_budget, False),
+        w, budget = waiting, settings.state_budget
+        choice, _, proven, state.clock[STATES] = exact.solve(
+            w.demand, w.free, w.credit, w.ready, w.tokens, w.prefer, False, budget
         )
+        if proven < 3:
+            choice, _ = assign.or_better(
+                *(choice, w.demand, w.free, w.credit, w.ready, w.tokens, w.prefer, w.tier),
+                *(settings.quantum_tokens, budget, False),
+            )
         _admit(state, waiting, choice)
 
 
