@@ -44,7 +44,7 @@ PARAMS: dict[str, tuple[Any, ...]] = {
     "statistic": ("mean", "median"),
     "ageing_tokens_per_s": (0.0, 0.0, 50.0, 1e9),
     "share_prefix": (False, True),
-    "planner": ("dp", "dp", "dp", "dp", "short_first", "bfd", "worst_fit", "fifo"),
+    "planner": ("dp", "dp", "dp", "dp", "short_first", "bfd", "worst_fit", "fifo", "exact"),
     "pause_rule": ("smallest", "least_value"),
     "plan_cost_s": (0.0005, 0.0, 0.3, 7.0),
     "plan_cost_per_state_s": (1e-7, 0.0, 0.001),
