@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 import tao
+from tao import quality
 from tao.comparisons import compare, interval
+from tao.workloads import snapshots
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -72,3 +74,13 @@ def test_the_table_of_the_readme_is_what_compare_gives():
         mean, lo, hi = (form.format(interval(lower.to_numpy())[k]) for k in ("mean", "lo", "hi"))
         assert re.search(rf"{mean} %\s+lower \[{lo}, {hi}\]", README)
         assert (lower > 0).all()
+
+
+def test_what_the_readme_tells_of_rounding_is_what_quality_gives():
+    decisions = [snapshots("recorded", 160, 4, k) for k in range(300)]
+    losses = quality.rounding_loss(decisions, [1024, 4096])["loss_mean"]
+    below = quality.differences(decisions, ["dp", "short_first", "bfd"])["below"]
+    text = " ".join(README.split())
+    assert f"quanta of 1,024 tokens lose {losses[0]:.0%}".replace("%", " %") in text
+    assert f"quanta of 4,096 lose {losses[1]:.0%}".replace("%", " %") in text
+    assert "in {} of them (short-first in {}, best-fit decreasing in {};".format(*below) in text
