@@ -356,7 +356,7 @@ def test_a_plan_is_written_with_the_fields_that_the_command_line_documents():
         "credit": 3000,
         "ready": 1,
         "tokens": 4000,
-        "states": 3,
+        "states": 1,
         "bound": {"credit": 3000, "ready": 1, "tokens": 4000},
         "gap": {"credit": 0, "ready": 0, "tokens": 0},
         "admitted": [{"session": "b", "node": "n0"}],
