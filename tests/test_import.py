@@ -19,6 +19,7 @@ import tao
 
 PACKAGE = Path(tao.__file__).parent
 HEAVY = ("pandas", "altair", "ipywidgets", "IPython", "matplotlib", "httpx", "aiohttp", "requests", "tqdm")
+HEAVY += ("prometheus_client", "yarl", "tao.live")
 
 PLAN = """
 import tao._jit

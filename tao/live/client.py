@@ -1,0 +1,389 @@
+"""A client of one vLLM server, for measuring and scheduling: it never retries, redirects or guesses.
+
+Every server is taken to be hostile: whatever it sends is bounded in time and memory, and an API key appears
+in no repr, error, log or address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import threading
+import uuid
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import aiohttp
+
+from tao import checks
+from tao.checks import InputError, shown
+from tao.live import given, loop
+from tao.live.faults import (
+    BUSY,
+    CONNECT_S,
+    PASSING,
+    Broken,
+    Failed,
+    LiveError,
+    Retryable,
+    complaint,
+    one_line,
+    words,
+)
+from tao.live.loop import Call
+from tao.live.metrics_page import MAX_PAGE_BYTES, Load, parse
+from tao.live.stream import MAX_STREAM_BYTES, Answer, Events, Reply, decoded
+
+T = TypeVar("T")
+
+IDLE_S = 60.0  # ours: without a line; must exceed queue and prefill, or the server must send keep-alives
+TOTAL_S = 1800.0  # ours: the longest a turn may take
+ASK_S = 5.0  # ours: for everything that is not a generation
+LINGER_S = 0.2  # ours: wait so long for the end after [DONE], or the connection cannot be used again
+POLL_S = 1.0  # ours: between two looks at a node
+MAX_JSON_BYTES = 2**23  # ours: the ids of a million tokens
+MAX_ERROR_BYTES = 2**16  # ours: an error body; vLLM's have some hundred bytes
+MAX_HEADERS, MAX_HEADER_BYTES = 64, 8190  # ours; the bytes are aiohttp's and most servers' limit
+MAX_REASON = 300  # ours: characters of a server's words that an error repeats
+FAULTS = (aiohttp.ClientError, TimeoutError, Broken)
+OURS = ("stream", "stream_options", "n", "model", "messages", "prompt")  # fields of a request that we set
+
+
+class Client:
+    """One vLLM server; every method that asks it something returns a `Call`. Close the client in the end.
+
+    `url`: http or https, with or without a path before /v1. `key_env`: name of the environment variable that
+    holds the API key; `key`: the key itself. `ca`: a file with the certificate of a private authority.
+    `model`: default is the first that the server names. Source: ours, after vLLM 0.32.0's surface.
+
+    >>> with Client("http://127.0.0.1:8000/v1") as node:
+    ...     node
+    Client('http://127.0.0.1:8000')
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str | None = None,
+        key: str | None = None,
+        key_env: str | None = None,
+        ca: str | Path | None = None,
+        model: str | None = None,
+        idle_s: float = IDLE_S,
+        total_s: float = TOTAL_S,
+    ):
+        self.url = given.address(url)
+        self.name = name or str(self.url).partition("//")[2]
+        self.model = model
+        self.load: Load | None = None  # as `watch` saw it last
+        self.fault: LiveError | None = None  # why it saw nothing
+        checks.positive(idle_s, "idle_s")
+        checks.positive(total_s, "total_s")
+        self._idle_s, self._total_s = idle_s, total_s
+        self._key = given.key(key, key_env)
+        self._tls = given.tls(ca)
+        self._http: aiohttp.ClientSession | None = None
+        self._loop: loop.Loop | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"Client({str(self.url)!r})"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a client holds connections and perhaps a key; it is not saved, make a new one")
+
+    # Generation
+
+    def chat(self, messages: Sequence[dict[str, Any]], **options: Any) -> Call[Reply]:
+        """Ask for the next message of a chat; the options are those of `complete`.
+
+        Raises `Retryable` or `Failed`.
+        """
+        if isinstance(messages, str) or not isinstance(messages, Sequence):
+            raise InputError(f"messages is {shown(messages)}; it must be a list of messages, each a dict")
+        return self._generate("/v1/chat/completions", {"messages": list(messages)}, **options)
+
+    def complete(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        request_id: str | None = None,
+        on_text: Callable[[str], object] | None = None,
+        **options: Any,
+    ) -> Call[Reply]:
+        """Ask to go on with a text or tokens.
+
+        `on_text` gets each piece as it comes, in the loop's thread. All other options go to the server as
+        they are: max_tokens, tools, cache_salt, priority, session_id, ... Raises `Retryable` or `Failed`.
+        """
+        text = prompt if isinstance(prompt, str) else list(prompt)
+        return self._generate(
+            "/v1/completions", {"prompt": text}, request_id=request_id, on_text=on_text, **options
+        )
+
+    def _generate(
+        self,
+        path: str,
+        asked: dict[str, Any],
+        *,
+        request_id: str | None = None,
+        on_text: Callable[[str], object] | None = None,
+        **options: Any,
+    ) -> Call[Reply]:
+        if taken := [option for option in options if option in OURS]:
+            raise InputError(f"{taken[0]} is among the options; the client sets it itself, leave it out")
+        request_id = uuid.uuid4().hex if request_id is None else request_id
+        if not (isinstance(request_id, str) and 0 < len(request_id) <= 200 and given.visible(request_id)):
+            raise InputError(
+                f"request_id is {shown(request_id)}; it must be 1 to 200 visible ASCII characters"
+            )
+        body = options | asked | {"stream": True, "stream_options": {"include_usage": True}}
+        return self.begin(self._stream, path, given.json_of(body), request_id, on_text)
+
+    async def _stream(
+        self, path: str, body: bytes, request_id: str, on_text: Callable[[str], object] | None
+    ) -> Reply:
+        self.model = self.model or (await self._models())[0]["id"]
+        body = b'{"model":' + json.dumps(self.model).encode() + b"," + body[1:]
+        assert self._loop
+        with self._loop.lag() as lag:
+            answer = Answer(on_text)
+            sent_s = asyncio.get_running_loop().time()
+            try:
+                ended_s, echoed = await self._read(path, body, request_id, answer, sent_s)
+                reply = answer.reply(self.name, request_id, sent_s, ended_s)
+            except FAULTS as error:
+                raise self._error(error, fresh=answer.first_s is None) from None
+        return replace(reply, loop_lag_s=lag.worst_s, request_id_echoed=echoed)
+
+    async def _read(
+        self, path: str, body: bytes, request_id: str, answer: Answer, sent_s: float
+    ) -> tuple[float, bool]:
+        """Fill the answer; returns when it ended, and whether the server repeats our ids."""
+        events, size, ended_s, echoed = Events(), 0, sent_s, False
+        until_s = sent_s + self._total_s
+        try:
+            async with (
+                asyncio.timeout_at(min(sent_s + self._idle_s, until_s)) as deadline,
+                self._open("POST", path, body, {"X-Request-Id": request_id}) as response,
+            ):
+                if response.content_type != "text/event-stream":
+                    raise Broken(f"it streams {one_line(response.content_type)!r}, not text/event-stream")
+                echoed = response.headers.get("X-Request-Id") == request_id
+                async for chunk in response.content.iter_any():
+                    now_s, lines = asyncio.get_running_loop().time(), events.lines
+                    for data in events.feed(chunk):
+                        answer.take(data, now_s)
+                        ended_s = now_s
+                    size += len(chunk)
+                    if size > MAX_STREAM_BYTES:
+                        raise Broken(f"it sent more than {MAX_STREAM_BYTES:,} bytes")
+                    if events.lines > lines:  # a byte now and then is no sign of life, a line is
+                        wait_s = LINGER_S if answer.done else self._idle_s
+                        deadline.reschedule(min(now_s + wait_s, until_s))
+        except (aiohttp.ClientError, TimeoutError):
+            if answer.finish_reason is None:
+                raise
+        return ended_s, echoed
+
+    # Questions
+
+    def metrics(self) -> Call[Load]:
+        """One look at `/metrics`; raises `Retryable` or `Failed`, as do the other questions."""
+        return self.begin(self._ask, "/metrics", None, parse, MAX_PAGE_BYTES)
+
+    def models(self, within_s: float = ASK_S) -> Call[list[dict[str, Any]]]:
+        """The server's models as it describes them (`id`, `max_model_len`, ...); fails if it is not vLLM."""
+        return self.begin(self._models, within_s)
+
+    def ask(self, path: str, body: Any = None) -> Call[Any]:
+        """The JSON at any other path, such as /version, /load or, with a body, /tokenize."""
+        return self.begin(self._ask, path, None if body is None else given.json_of(body), decoded)
+
+    def watch(self, on_load: Callable[[Client], object] | None = None, first_s: float = 0.0) -> Call[None]:
+        """Look at the metrics once a second, for the first time in `first_s`, until canceled or closed.
+
+        `load` or `fault` holds what came of it; `on_load` is told, in the loop's thread.
+        """
+        return self.begin(self._watch, on_load, first_s)
+
+    async def _watch(self, on_load: Callable[[Client], object] | None, first_s: float) -> None:
+        clock = asyncio.get_running_loop().time
+        due_s = clock() + first_s
+        while True:
+            await asyncio.sleep(due_s - clock())
+            try:
+                self.load, self.fault = await self._ask("/metrics", None, parse, MAX_PAGE_BYTES), None
+            except LiveError as error:
+                self.load, self.fault = None, error
+            if on_load:
+                on_load(self)
+            due_s += POLL_S * max(1, math.ceil((clock() - due_s) / POLL_S))  # what was missed is left out
+
+    async def _models(self, within_s: float = ASK_S) -> list[dict[str, Any]]:
+        return await self._ask("/v1/models", None, _vllm_models, within_s=within_s)
+
+    async def _ask(
+        self,
+        path: str,
+        body: bytes | None,
+        read: Callable[[bytes], T],
+        limit: int = MAX_JSON_BYTES,
+        within_s: float = ASK_S,
+    ) -> T:
+        try:
+            async with (
+                asyncio.timeout(within_s),
+                self._open("GET" if body is None else "POST", path, body, {}) as response,
+            ):
+                data = await _bounded(response, limit)
+                if len(data) > limit:
+                    raise Broken(f"it answered with more than {limit:,} bytes")
+                return read(data)
+        except FAULTS as error:
+            raise self._error(error, fresh=True) from None
+
+    # Connections
+
+    @asynccontextmanager
+    async def _open(
+        self, method: str, path: str, body: bytes | None, headers: dict[str, str]
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        if self._http is None:
+            self._http = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, ssl=self._tls),  # its 100 would queue unseen
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+                auto_decompress=False,
+                trust_env=False,
+                max_headers=MAX_HEADERS,
+                max_line_size=MAX_HEADER_BYTES,
+                max_field_size=MAX_HEADER_BYTES,
+            )
+        sent = {"Accept-Encoding": "identity", "Content-Type": "application/json", **headers}
+        if self._key:
+            sent["Authorization"] = self._key
+        url = self.url / path.lstrip("/")
+        response = await self._http.request(method, url, data=body, headers=sent, allow_redirects=False)
+        try:
+            if 300 <= response.status < 400:
+                raise Broken(
+                    "it redirects elsewhere, which is not followed; give that address", response.status
+                )
+            if response.headers.get("Content-Encoding", "identity") != "identity":
+                raise Broken("it compressed its answer, which was not asked for", response.status)
+            if response.status != 200:
+                raise Broken(_reason(await _bounded(response, MAX_ERROR_BYTES)), response.status)
+            yield response
+        finally:
+            response.close()  # of what is not read to its end; the server then frees the request's memory
+
+    def _error(self, error: BaseException, fresh: bool) -> LiveError:
+        """The error to raise; `fresh`: nothing of an answer had come."""
+        status = error.status if isinstance(error, Broken) else None
+        reason = error.reason if isinstance(error, Broken) else words(error)
+        passing = status in (None, 200, *PASSING) and not isinstance(error, aiohttp.ClientSSLError)
+        if self._key:
+            reason = reason.replace(self._key.removeprefix(given.BEARER), "***")
+        kind = Retryable if fresh and passing else Failed
+        return kind(self.name, status, reason[:MAX_REASON], suspect=passing and status not in BUSY)
+
+    def begin(self, work: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> Call[T]:
+        """Run a coroutine function in the loop's thread; closing the client cancels it."""
+        with self._lock:
+            if self._closed:
+                raise InputError(f"{self!r} is closed; make a new one")
+            self._loop = self._loop or loop.acquire()
+            return self._loop.begin(self._tracked(work, *args))
+
+    async def _tracked(self, work: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
+        task = asyncio.current_task()
+        assert task
+        self._tasks.add(task)
+        try:
+            return await work(*args)
+        finally:
+            self._tasks.discard(task)
+
+    # The end
+
+    def _shutting(self) -> Call[None] | None:
+        with self._lock:
+            closed, self._closed = self._closed, True
+        return None if closed or self._loop is None else self._loop.begin(self._shut())
+
+    async def _shut(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._http:
+            await self._http.close()
+
+    def close(self) -> None:
+        """Cancel what is under way and close all connections; in a coroutine, `await aclose()` instead."""
+        if shutting := self._shutting():
+            shutting.result()
+            loop.release()
+
+    async def aclose(self) -> None:
+        """Like `close`, for coroutines."""
+        if shutting := self._shutting():
+            await shutting
+            loop.release()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+def watch(clients: Sequence[Client], on_load: Callable[[Client], object] | None = None) -> list[Call[None]]:
+    """Watch the load of several nodes, each once a second, one after the other."""
+    return [c.watch(on_load, POLL_S * k / len(clients)) for k, c in enumerate(clients)]
+
+
+# What comes from the server
+
+
+async def _bounded(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """The body, or a little more than `limit` of it."""
+    data = bytearray()
+    async for chunk in response.content.iter_any():
+        data += chunk
+        if len(data) > limit:
+            break
+    return bytes(data)
+
+
+def _vllm_models(body: bytes) -> list[dict[str, Any]]:
+    """The answer to /v1/models, if it is vLLM's."""
+    answer = decoded(body)
+    models = answer.get("data") if isinstance(answer, dict) else None
+    if not (isinstance(models, list) and models and all(isinstance(m, dict) for m in models)):
+        raise Broken("it is not vLLM: its /v1/models lists no models")
+    if models[0].get("owned_by") != "vllm" or not isinstance(models[0].get("id"), str):
+        raise Broken(f"it is not vLLM: its models belong to {one_line(models[0].get('owned_by'))!r}")
+    return models
+
+
+def _reason(body: bytes) -> str:
+    """What an error's body says."""
+    with suppress(Broken):
+        if found := complaint(decoded(body)):
+            return found[1] or "no reason given"
+    return "no reason given"
