@@ -77,6 +77,7 @@ class Client:
         idle_s: float = IDLE_S,
         total_s: float = TOTAL_S,
     ):
+        key = None if key is None else given.Secret(key)  # a traceback may show this function's variables
         self.url = given.address(url)
         self.name = name or str(self.url).partition("//")[2]
         self.model = model
@@ -376,8 +377,9 @@ def _vllm_models(body: bytes) -> list[dict[str, Any]]:
     models = answer.get("data") if isinstance(answer, dict) else None
     if not (isinstance(models, list) and models and all(isinstance(m, dict) for m in models)):
         raise Broken("it is not vLLM: its /v1/models lists no models")
-    if models[0].get("owned_by") != "vllm" or not isinstance(models[0].get("id"), str):
-        raise Broken(f"it is not vLLM: its models belong to {one_line(models[0].get('owned_by'))!r}")
+    owners = {m.get("owned_by") if isinstance(m.get("id"), str) else "nobody" for m in models}
+    if owners != {"vllm"}:
+        raise Broken(f"it is not vLLM: its models belong to {one_line(owners)}")
     return models
 
 

@@ -51,8 +51,8 @@ def key(key: str | None, key_env: str | None) -> Secret | None:
     if key is not None and key_env is not None:
         raise InputError("both key and key_env are given; give one of them")
     if key_env is not None:
-        key = os.environ.get(key_env)
-        if key is None:
+        key = Secret(os.environ.get(key_env, ""))
+        if not key:
             raise InputError("the environment variable that key_env names is not set; set it to the API key")
     if key is None:
         return None
