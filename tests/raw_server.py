@@ -176,7 +176,11 @@ class RawServer:
 
         with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while True:
-                top = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+                first = await reader.readexactly(1)
+                if not first.isalpha():  # a client that begins with TLS
+                    await send(whole(400, {"detail": "Bad Request"}))
+                    break
+                top = (first + await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
                 method, path, _ = top[0].split(" ")
                 headers = {k.lower(): v for k, v in (line.split(": ", 1) for line in top[1:] if line)}
                 body = await reader.readexactly(int(headers.get("content-length", 0)))

@@ -48,6 +48,7 @@ POLL_S = 1.0  # ours: between two looks at a node
 MAX_JSON_BYTES = 2**23  # ours: the ids of a million tokens
 MAX_ERROR_BYTES = 2**16  # ours: an error body; vLLM's have some hundred bytes
 MAX_HEADERS, MAX_HEADER_BYTES = 64, 8190  # ours; the bytes are aiohttp's and most servers' limit
+READ_BYTES = 2**16  # ours: at most twice as much is taken apart at once while all others wait
 MAX_REASON = 300  # ours: characters of a server's words that an error repeats
 FAULTS = (aiohttp.ClientError, TimeoutError, Broken)
 OURS = ("stream", "stream_options", "n", "model", "messages", "prompt")  # fields of a request that we set
@@ -77,7 +78,8 @@ class Client:
         idle_s: float = IDLE_S,
         total_s: float = TOTAL_S,
     ):
-        key = None if key is None else given.Secret(key)  # a traceback may show this function's variables
+        # a traceback may show this function's variables, and some give the key where its name belongs
+        key, key_env = (None if x is None else given.Secret(x) for x in (key, key_env))
         self.url = given.address(url)
         self.name = name or str(self.url).partition("//")[2]
         self.model = model
@@ -160,9 +162,10 @@ class Client:
             try:
                 ended_s, echoed = await self._read(path, body, request_id, answer, sent_s)
                 reply = answer.reply(self.name, request_id, sent_s, ended_s)
+                return replace(reply, loop_lag_s=lag.worst_s, request_id_echoed=echoed)
             except FAULTS as error:
-                raise self._error(error, fresh=answer.first_s is None) from None
-        return replace(reply, loop_lag_s=lag.worst_s, request_id_echoed=echoed)
+                failed = self._error(error, fresh=answer.first_s is None)
+            raise failed  # out here, for the error before it may quote a key that the server repeats
 
     async def _read(
         self, path: str, body: bytes, request_id: str, answer: Answer, sent_s: float
@@ -249,7 +252,8 @@ class Client:
                     raise Broken(f"it answered with more than {limit:,} bytes")
                 return read(data)
         except FAULTS as error:
-            raise self._error(error, fresh=True) from None
+            failed = self._error(error, fresh=True)
+        raise failed
 
     # Connections
 
@@ -264,6 +268,7 @@ class Client:
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
                 auto_decompress=False,
                 trust_env=False,
+                read_bufsize=READ_BYTES,
                 max_headers=MAX_HEADERS,
                 max_line_size=MAX_HEADER_BYTES,
                 max_field_size=MAX_HEADER_BYTES,
@@ -377,9 +382,9 @@ def _vllm_models(body: bytes) -> list[dict[str, Any]]:
     models = answer.get("data") if isinstance(answer, dict) else None
     if not (isinstance(models, list) and models and all(isinstance(m, dict) for m in models)):
         raise Broken("it is not vLLM: its /v1/models lists no models")
-    owners = {m.get("owned_by") if isinstance(m.get("id"), str) else "nobody" for m in models}
+    owners = {one_line(m.get("owned_by")) if isinstance(m.get("id"), str) else "nobody" for m in models}
     if owners != {"vllm"}:
-        raise Broken(f"it is not vLLM: its models belong to {one_line(owners)}")
+        raise Broken(f"it is not vLLM: its models belong to {', '.join(sorted(owners))}")
     return models
 
 

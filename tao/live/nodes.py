@@ -87,6 +87,15 @@ class Capabilities:
     request_ids: bool  # it repeats ours
     kv_events: bool
 
+    def seen(self) -> dict[str, bool]:
+        """What a server may or may not tell, and whether this one does."""
+        return {
+            "cached tokens": self.cached_tokens,
+            "own times": self.own_times,
+            "request ids": self.request_ids,
+            "KV events": self.kv_events,
+        }
+
 
 def capabilities(client: Client) -> Call[Capabilities]:
     """Find out what a node can do; it must answer /v1/models and one request."""
@@ -185,6 +194,7 @@ async def _examine(client: Client) -> dict[str, str]:
         "model": able.model,
         "KV tokens": _or_unknown(able.load.kv_tokens, ","),
         "block": _or_unknown(able.load.block_size, ","),
+        "seen": ", ".join(name for name, seen in able.seen().items() if seen) or "nothing",
         "lost prefix": _or_unknown(lost, ",", " tokens"),
         "freed after": _or_unknown(freed_s, ".2f", " s"),
         "clock lag": f"{able.clock_lag_s:+.0f} s",

@@ -14,6 +14,7 @@ from typing import Any
 from tao.live.faults import Broken, complaint, one_line
 
 MAX_EVENT_BYTES = 2**20  # ours: vLLM's chunks are under 1 kB
+MAX_STREAM_LINES = 2**19  # ours: half as many chunks
 MAX_STREAM_BYTES = 2**26  # ours: some hundred thousand chunks
 FINISHED = ("stop", "length", "tool_calls", "function_call", "content_filter", "repetition")
 
@@ -78,6 +79,8 @@ class Events:
         if self.lines == 0:
             line = line.removeprefix(b"\xef\xbb\xbf")
         self.lines += 1
+        if self.lines > MAX_STREAM_LINES:
+            raise Broken(f"it sent more than {MAX_STREAM_LINES:,} lines")
         field, _, value = line.partition(b":")
         if field == b"data":  # other fields, and comments, which have an empty one, are of no use here
             self._data.append(value.removeprefix(b" "))
