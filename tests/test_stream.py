@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from raw_server import BUSY, CACHED, CHAT, DEAD, DONE, ROLE, delta, event, usage
 
 from tao.live.faults import Broken, complaint
-from tao.live.metrics_page import MAX_LINES, Load, parse
+from tao.live.metrics_page import MAX_KEPT_BYTES, Load, parse
 from tao.live.stream import Answer, Events
 
 SAMPLES = Path(os.environ.get("TAO_SHARED", Path(__file__).parents[2] / "shared")) / "live" / "samples"
@@ -323,8 +323,8 @@ def test_a_restart_voids_what_was_counted():
         b'vllm:num_requests_running{engine="0" 1',
         b"vllm:num_requests_running x",
         b'vllm:num_requests_running{engine="\xff"} 1',
-        b"vllm:num_requests_running{" + b"x" * 2**15,
-        b"vllm:num_requests_running 1\n" * (MAX_LINES + 1),
+        b"vllm:num_requests_running{" + b"x" * 2**15 + b"\n",
+        b"vllm:num_requests_running 1\n" * (MAX_KEPT_BYTES // 28 + 1),
     ],
 )
 def test_pages_that_vllm_does_not_write_are_refused(page):

@@ -46,6 +46,7 @@ ASK_S = 5.0  # ours: for everything that is not a generation
 LINGER_S = 0.2  # ours: wait so long for the end after [DONE], or the connection cannot be used again
 POLL_S = 1.0  # ours: between two looks at a node
 MAX_JSON_BYTES = 2**23  # ours: the ids of a million tokens
+MAX_MODELS_BYTES = 2**20  # ours: two thousand models
 MAX_ERROR_BYTES = 2**16  # ours: an error body; vLLM's have some hundred bytes
 MAX_HEADERS, MAX_HEADER_BYTES = 64, 8190  # ours; the bytes are aiohttp's and most servers' limit
 READ_BYTES = 2**16  # ours: at most twice as much is taken apart at once while all others wait
@@ -232,7 +233,7 @@ class Client:
             due_s += POLL_S * max(1, math.ceil((clock() - due_s) / POLL_S))  # what was missed is left out
 
     async def _models(self, within_s: float = ASK_S) -> list[dict[str, Any]]:
-        return await self._ask("/v1/models", None, _vllm_models, within_s=within_s)
+        return await self._ask("/v1/models", None, _vllm_models, MAX_MODELS_BYTES, within_s)
 
     async def _ask(
         self,

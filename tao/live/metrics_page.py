@@ -6,6 +6,7 @@ Only their lines go to prometheus_client's parser; the whole page would cost the
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -13,9 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tao.live.faults import Broken
 
-MAX_PAGE_BYTES = 2**22  # ours: vLLM 0.32's page has about 100 kB
-MAX_LINE_BYTES = 2**14  # ours: its longest line has about 1 kB
-MAX_LINES = 2_000  # ours: lines kept; one engine has about 20
+MAX_PAGE_BYTES = 2**21  # ours: vLLM 0.32's page has about 60 kB per engine
+MAX_KEPT_BYTES = 2**16  # ours: of them about 2 kB are used; more would keep the parser busy for long
 FAMILIES = {  # field of `Load`: names, the newest release's first
     "running": ("vllm:num_requests_running",),
     "waiting": ("vllm:num_requests_waiting",),
@@ -29,7 +29,8 @@ FAMILIES = {  # field of `Load`: names, the newest release's first
     "started_s": ("process_start_time_seconds",),
 }
 CONFIG = "vllm:cache_config_info"
-_NAMES = {name.encode() for names in FAMILIES.values() for name in names} | {CONFIG.encode()}
+_NAMES = "|".join(name for names in (*FAMILIES.values(), (CONFIG,)) for name in names)
+_LINE = re.compile(rf"^(?:{_NAMES})[{{ ].*$".encode(), re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -76,13 +77,13 @@ def parse(page: bytes) -> Load:
     >>> parse(b'vllm:kv_cache_usage_perc{engine="0",model_name="m"} 3.6652860755781986e-05').kv_used
     3.6652860755781986e-05
     """
-    kept = [x for x in page.splitlines() if x.partition(b"{")[0].partition(b" ")[0] in _NAMES]
-    if len(kept) > MAX_LINES or any(len(line) > MAX_LINE_BYTES for line in kept):
+    kept = b"\n".join(_LINE.findall(page))
+    if len(kept) > MAX_KEPT_BYTES:
         raise Broken("its metrics page is longer than any that vLLM writes")
     values: dict[str, list[float]] = defaultdict(list)
     configs: dict[str, dict[str, str]] = {}  # by engine: several API servers each repeat it
     try:
-        for family in text_string_to_metric_families(b"\n".join(kept).decode("utf-8") + "\n"):
+        for family in text_string_to_metric_families(kept.decode("utf-8") + "\n"):
             for sample in family.samples:
                 if sample.name == CONFIG:
                     configs[sample.labels.get("engine", "0")] = sample.labels
