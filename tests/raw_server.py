@@ -154,9 +154,13 @@ class RawServer:
         """Its address."""
         return f"{self.scheme}://127.0.0.1:{self.port}"
 
+    def refuse(self) -> None:
+        """Take no more connections; those there are stay."""
+        self._loop.call_soon_threadsafe(self._server.close)
+
     async def _run(self) -> None:
         self._loop, self._stop, self._busy = asyncio.get_running_loop(), asyncio.Event(), set[Any]()
-        server = await asyncio.start_server(self._connection, "127.0.0.1", 0, ssl=self._tls)
+        self._server = server = await asyncio.start_server(self._connection, "127.0.0.1", 0, ssl=self._tls)
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
         await self._stop.wait()

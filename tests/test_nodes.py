@@ -12,7 +12,7 @@ import pytest
 from raw_server import BUSY, CHAT, MODELS, RawServer, answers, chunk, delta, hangs, head, says, usage, whole
 
 from tao.checks import InputError
-from tao.live import Client, Retryable, client, doctor, nodes, probe, watch
+from tao.live import Client, Failed, Retryable, client, doctor, nodes, probe, watch
 from tao.live.metrics_page import Load
 
 CHATS = "/v1/chat/completions"
@@ -119,6 +119,33 @@ def test_a_node_that_hangs_is_looked_at_less_often(monkeypatch):
         time.sleep(1.0)
         assert 2 <= len(seen) <= 4
         assert set(seen) == {Retryable}
+
+
+async def falls_silent(_request, send):
+    """Begins an answer."""
+    await send(head() + chunk(delta(content="x")))
+    await hangs(_request, send)
+
+
+def test_a_stream_of_a_server_that_is_gone_is_given_up_if_it_is_silent(monkeypatch):
+    monkeypatch.setattr(client, "GONE_S", 0.3)
+    monkeypatch.setattr(client, "POLL_S", 0.1)
+    talks = says(*[delta(content="x")] * 20, *CHAT, pause_s=0.1)
+    routes = {"/metrics": answers(whole(200, b"", "text/plain", Connection="close"))}
+    with RawServer(routes) as server, Client(server.url, model="m") as node:
+        node.watch()
+        server.routes[CHATS] = talks
+        lively = node.chat([])
+        time.sleep(0.3)
+        server.routes[CHATS] = falls_silent
+        silent = node.chat([])
+        time.sleep(0.3)
+        server.refuse()
+        began = time.monotonic()
+        with pytest.raises(Failed, match="no sign of life"):
+            silent.result()
+        assert time.monotonic() - began < 1.5
+        assert lively.result().completion_tokens == 3  # it drains
 
 
 # Doctor

@@ -12,7 +12,7 @@ import math
 import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,17 +26,17 @@ from tao.live.faults import (
     BUSY,
     CONNECT_S,
     PASSING,
+    REFUSED,
     Broken,
     Failed,
     LiveError,
     Retryable,
-    complaint,
     one_line,
     words,
 )
 from tao.live.loop import Call
 from tao.live.metrics_page import MAX_PAGE_BYTES, Load, parse
-from tao.live.stream import MAX_STREAM_BYTES, Answer, Events, Reply, decoded
+from tao.live.stream import MAX_STREAM_BYTES, Answer, Events, Reply, decoded, reason_of, vllm_models
 
 T = TypeVar("T")
 
@@ -44,6 +44,7 @@ IDLE_S = 60.0  # ours: without a line; must exceed queue and prefill, or the ser
 TOTAL_S = 1800.0  # ours: the longest a turn may take
 ASK_S = 5.0  # ours: for everything that is not a generation
 LINGER_S = 0.2  # ours: wait so long for the end after [DONE], or the connection cannot be used again
+GONE_S = 3.0  # ours: silence of a stream that is given up once the server refuses connections
 POLL_S = 1.0  # ours: between two looks at a node
 MAX_JSON_BYTES = 2**23  # ours: the ids of a million tokens
 MAX_MODELS_BYTES = 2**20  # ours: two thousand models
@@ -94,6 +95,7 @@ class Client:
         self._http: aiohttp.ClientSession | None = None
         self._loop: loop.Loop | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._streams: set[asyncio.Timeout] = set()  # when each gives up
         self._closed = False
         self._lock = threading.Lock()
 
@@ -174,11 +176,13 @@ class Client:
         """Fill the answer; returns when it ended, and whether the server repeats our ids."""
         events, size, ended_s, echoed = Events(), 0, sent_s, False
         until_s = sent_s + self._total_s
+        deadline = asyncio.timeout_at(min(sent_s + self._idle_s, until_s))
         try:
             async with (
-                asyncio.timeout_at(min(sent_s + self._idle_s, until_s)) as deadline,
+                deadline,
                 self._open("POST", path, body, {"X-Request-Id": request_id}) as response,
             ):
+                self._streams.add(deadline)
                 if response.content_type != "text/event-stream":
                     raise Broken(f"it streams {one_line(response.content_type)!r}, not text/event-stream")
                 echoed = response.headers.get("X-Request-Id") == request_id
@@ -196,6 +200,8 @@ class Client:
         except (aiohttp.ClientError, TimeoutError):
             if answer.finish_reason is None:
                 raise
+        finally:
+            self._streams.discard(deadline)
         return ended_s, echoed
 
     # Questions
@@ -228,12 +234,15 @@ class Client:
                 self.load, self.fault = await self._ask("/metrics", None, parse, MAX_PAGE_BYTES), None
             except LiveError as error:
                 self.load, self.fault = None, error
+                if error.reason == REFUSED:  # vLLM 0.32 may leave its streams open and silent after a SIGTERM
+                    for deadline in (d for d in self._streams if not d.expired()):
+                        deadline.reschedule(min(deadline.when() or math.inf, clock() + GONE_S))
             if on_load:
                 on_load(self)
             due_s += POLL_S * max(1, math.ceil((clock() - due_s) / POLL_S))  # what was missed is left out
 
     async def _models(self, within_s: float = ASK_S) -> list[dict[str, Any]]:
-        return await self._ask("/v1/models", None, _vllm_models, MAX_MODELS_BYTES, within_s)
+        return await self._ask("/v1/models", None, vllm_models, MAX_MODELS_BYTES, within_s)
 
     async def _ask(
         self,
@@ -287,7 +296,7 @@ class Client:
             if response.headers.get("Content-Encoding", "identity") != "identity":
                 raise Broken("it compressed its answer, which was not asked for", response.status)
             if response.status != 200:
-                raise Broken(_reason(await _bounded(response, MAX_ERROR_BYTES)), response.status)
+                raise Broken(reason_of(await _bounded(response, MAX_ERROR_BYTES)), response.status)
             yield response
         finally:
             response.close()  # of what is not read to its end; the server then frees the request's memory
@@ -375,23 +384,3 @@ async def _bounded(response: aiohttp.ClientResponse, limit: int) -> bytes:
         if len(data) > limit:
             break
     return bytes(data)
-
-
-def _vllm_models(body: bytes) -> list[dict[str, Any]]:
-    """The answer to /v1/models, if it is vLLM's."""
-    answer = decoded(body)
-    models = answer.get("data") if isinstance(answer, dict) else None
-    if not (isinstance(models, list) and models and all(isinstance(m, dict) for m in models)):
-        raise Broken("it is not vLLM: its /v1/models lists no models")
-    owners = {one_line(m.get("owned_by")) if isinstance(m.get("id"), str) else "nobody" for m in models}
-    if owners != {"vllm"}:
-        raise Broken(f"it is not vLLM: its models belong to {', '.join(sorted(owners))}")
-    return models
-
-
-def _reason(body: bytes) -> str:
-    """What an error's body says."""
-    with suppress(Broken):
-        if found := complaint(decoded(body)):
-            return found[1] or "no reason given"
-    return "no reason given"

@@ -8,6 +8,7 @@ import aiohttp
 
 CONNECT_S = 5.0  # ours: to a machine that is there, milliseconds
 PASSING = (408, 429, 500, 502, 503, 504)  # statuses under which another node may well answer
+REFUSED = "it refused the connection"
 BUSY = (408, 429, 503)  # of these, the ones that say nothing bad about the node
 
 
@@ -80,7 +81,7 @@ def words(error: BaseException) -> str:
         return "its host name is not known"
     if isinstance(error, aiohttp.ClientConnectorError):
         refused = isinstance(error.os_error, ConnectionRefusedError)
-        return "it refused the connection" if refused else "it cannot be reached"
+        return REFUSED if refused else "it cannot be reached"
     if isinstance(error, aiohttp.ClientResponseError | aiohttp.InvalidURL):
         return "it does not answer in proper HTTP"
     return "it closed the connection before the answer ended"

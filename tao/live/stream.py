@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +39,26 @@ def count(x: Any) -> int | None:
     (37, None, None, None)
     """
     return x if isinstance(x, int) and not isinstance(x, bool) and 0 <= x < 2**53 else None
+
+
+def vllm_models(body: bytes) -> list[dict[str, Any]]:
+    """The answer to /v1/models, if it is vLLM's."""
+    answer = decoded(body)
+    models = answer.get("data") if isinstance(answer, dict) else None
+    if not (isinstance(models, list) and models and all(isinstance(m, dict) for m in models)):
+        raise Broken("it is not vLLM: its /v1/models lists no models")
+    owners = {one_line(m.get("owned_by")) if isinstance(m.get("id"), str) else "nobody" for m in models}
+    if owners != {"vllm"}:
+        raise Broken(f"it is not vLLM: its models belong to {', '.join(sorted(owners))}")
+    return models
+
+
+def reason_of(body: bytes) -> str:
+    """What an error's body says."""
+    with suppress(Broken):
+        if found := complaint(decoded(body)):
+            return found[1] or "no reason given"
+    return "no reason given"
 
 
 class Events:
