@@ -37,7 +37,7 @@ from raw_server import (
 )  # fmt: skip
 
 from tao.checks import InputError
-from tao.live import Client, Failed, LiveError, Retryable, client
+from tao.live import Client, Failed, LiveError, Retryable, client, stream
 
 CHATS, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 HI = [{"role": "user", "content": "Hi"}]
@@ -175,7 +175,8 @@ def test_a_busy_cell_does_not_disturb_the_times_much_and_the_lag_is_told():
 
         call = node.chat(HI)
         node.begin(block)
-        assert call.result().loop_lag_s > 0.1 > quiet.loop_lag_s
+        assert call.result().loop_lag_s > 0.1
+        assert quiet.loop_lag_s < 0.3
 
 
 # What fails
@@ -355,9 +356,9 @@ BOMB = gzip.compress(b"\0" * 2**24)
     ("path", "handler", "reason"),
     [
         (CHATS, endless(head(), chunk(MEGABYTE)), "a line of more than"),  # and a line of 1 GB
-        (CHATS, endless(head(), chunk(b"data: x\n" * 10_000)), "an event of more than"),
-        (CHATS, endless(head(), chunk(b": x\n" * 10_000)), "more than 524,288 lines"),
-        (CHATS, endless(head(), chunk(b'data: {"choices":[]}\n\n' * 5_000)), "more than 524,288 lines"),
+        (CHATS, endless(head(), chunk((b"data: " + b"x" * 200 + b"\n") * 300)), "an event of more than"),
+        (CHATS, endless(head(), chunk(b": x\n" * 10_000)), "more than 65,536 lines"),
+        (CHATS, endless(head(), chunk(b'data: {"choices":[]}\n\n' * 5_000)), "more than 65,536 lines"),
         (CHATS, endless(head(), chunk(b": " + MEGABYTE[:9000] + b"\n")), "more than 67,108,864 bytes"),
         (CHATS, endless(b"HTTP/1.1 200 OK\r\n", b"a: b\r\n" * 1000), "proper HTTP"),
         (CHATS, endless(b"HTTP/1.1 200 OK\r\na: ", MEGABYTE), "proper HTTP"),
@@ -379,16 +380,17 @@ BOMB = gzip.compress(b"\0" * 2**24)
         ("/v1/models", answers(whole(200, b"\xff")), "not JSON"),
     ],
 )
-def test_a_hostile_server_neither_hangs_nor_exhausts_the_client(path, handler, reason):
+def test_a_hostile_server_neither_hangs_nor_exhausts_the_client(path, handler, reason, monkeypatch):
+    monkeypatch.setattr(stream, "MAX_STREAM_LINES", 2**16)  # counting memory makes everything slow
     with RawServer({path: handler}) as server, Client(server.url, model="m", idle_s=10) as node:
         call = {CHATS: lambda: node.chat(HI), "/metrics": node.metrics, "/v1/models": node.models}[path]
         tracemalloc.start()
         try:
             if reason is None:
-                assert call().result(10).running is None
+                assert call().result(60).running is None
             else:
                 with pytest.raises(LiveError) as caught:
-                    call().result(10)
+                    call().result(60)
                 assert reason in caught.value.reason
                 assert len(str(caught.value)) < 500
             assert tracemalloc.get_traced_memory()[1] < 6e7

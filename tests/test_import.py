@@ -63,6 +63,17 @@ def run(code, cwd=PACKAGE.parent, **environment):
 # Light
 
 
+def test_what_the_live_part_lacks_is_named():
+    code = """
+sys.modules["aiohttp"] = None
+try:
+    import tao.live
+except ImportError as error:
+    print(error)
+"""
+    assert "pip install 'tao-scheduler[live]'" in run(code)
+
+
 def test_importing_the_package_brings_no_table_chart_widget_or_http_library():
     loaded = json.loads(run("import json, tao; print(json.dumps(sorted(sys.modules)))"))
     assert "tao.planners" in loaded
