@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import gzip
 import logging
 import pickle
 import shutil
 import ssl
 import subprocess
+import sys
 import threading
 import time
 import traceback
@@ -48,6 +50,9 @@ KEY = "sk-planted-7f3a9"
 def nothing_is_left_behind():
     before = threading.enumerate()
     yield
+    until = time.monotonic() + 2
+    while threading.enumerate() != before and time.monotonic() < until:
+        time.sleep(0.01)
     assert threading.enumerate() == before
 
 
@@ -159,6 +164,13 @@ def test_it_works_in_any_loop_in_its_own_and_in_plain_code():
             calls = [node.chat(HI) for node in (one, other) for _ in range(20)]
             assert {call.result().node for call in calls} == {one.name, "two"}
             assert sum(thread.name == "tao-live" for thread in threading.enumerate()) == 1
+
+            async def closes(node):
+                await node.aclose()
+
+            with pytest.raises(CancelledError):  # it is itself under way
+                one.begin(closes, one).result()
+            assert other.begin(inside, other).result().text == " a b c"
 
 
 def test_a_busy_cell_does_not_disturb_the_times_much_and_the_lag_is_told():
@@ -331,6 +343,34 @@ def test_canceled_before_it_began_and_closed_twice():
             node.chat(HI)
         asyncio.run(node.aclose())
     Client("http://127.0.0.1:1").close()
+
+
+def test_a_client_that_nobody_holds_is_closed():
+    with RawServer({CHATS: says(*CHAT)}) as server:
+        node = Client(server.url)
+        node.chat(HI).result()
+        assert "tao-live" in {thread.name for thread in threading.enumerate()}
+        del node
+        gc.collect()
+        assert "tao-live" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_nothing_is_said_when_a_program_ends_without_closing():
+    code = f"""
+import sys
+sys.path[:0] = {sys.path!r}
+from raw_server import *
+from tao.live import Client
+with RawServer({{"{CHATS}": says(*CHAT)}}) as server:
+    node = Client(server.url)
+    node.watch()
+    call = node.chat([])
+    node.chat([]).result()
+"""
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", code], capture_output=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 # Hostile servers

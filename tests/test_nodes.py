@@ -22,6 +22,9 @@ CHATS = "/v1/chat/completions"
 def nothing_is_left_behind():
     before = threading.enumerate()
     yield
+    until = time.monotonic() + 2
+    while threading.enumerate() != before and time.monotonic() < until:
+        time.sleep(0.01)
     assert threading.enumerate() == before
 
 

@@ -11,6 +11,7 @@ import json
 import math
 import threading
 import uuid
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -92,10 +93,13 @@ class Client:
         self._idle_s, self._total_s = idle_s, total_s
         self._key = given.key(key, key_env)
         self._tls = given.tls(ca)
-        self._http: aiohttp.ClientSession | None = None
+        self._http: list[aiohttp.ClientSession] = []  # one, from the first request on
         self._loop: loop.Loop | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._streams: set[asyncio.Timeout] = set()  # when each gives up
+        self._end: weakref.finalize[[loop.Loop, Any, Any], Client] | None = (
+            None  # also called if this is dropped, and at exit
+        )
         self._closed = False
         self._lock = threading.Lock()
 
@@ -271,8 +275,8 @@ class Client:
     async def _open(
         self, method: str, path: str, body: bytes | None, headers: dict[str, str]
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        if self._http is None:
-            self._http = aiohttp.ClientSession(
+        if not self._http:
+            session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, ssl=self._tls),  # its 100 would queue unseen
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
@@ -283,11 +287,12 @@ class Client:
                 max_line_size=MAX_HEADER_BYTES,
                 max_field_size=MAX_HEADER_BYTES,
             )
+            self._http.append(session)
         sent = {"Accept-Encoding": "identity", "Content-Type": "application/json", **headers}
         if self._key:
             sent["Authorization"] = self._key
         url = self.url / path.lstrip("/")
-        response = await self._http.request(method, url, data=body, headers=sent, allow_redirects=False)
+        response = await self._http[0].request(method, url, data=body, headers=sent, allow_redirects=False)
         try:
             if 300 <= response.status < 400:
                 raise Broken(
@@ -316,7 +321,9 @@ class Client:
         with self._lock:
             if self._closed:
                 raise InputError(f"{self!r} is closed; make a new one")
-            self._loop = self._loop or loop.acquire()
+            if self._loop is None:
+                self._loop = loop.acquire()
+                self._end = weakref.finalize(self, _end, self._loop, self._tasks, self._http)
             return self._loop.begin(self._tracked(work, *args))
 
     async def _tracked(self, work: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
@@ -330,30 +337,19 @@ class Client:
 
     # The end
 
-    def _shutting(self) -> Call[None] | None:
-        with self._lock:
-            closed, self._closed = self._closed, True
-        return None if closed or self._loop is None else self._loop.begin(self._shut())
-
-    async def _shut(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if self._http:
-            await self._http.close()
-
     def close(self) -> None:
-        """Cancel what is under way and close all connections; in a coroutine, `await aclose()` instead."""
-        if shutting := self._shutting():
-            shutting.result()
-            loop.release()
+        """Cancel what is under way and close all connections; a second time does nothing."""
+        self._closed = True
+        if self._end:
+            self._end()
 
     async def aclose(self) -> None:
         """Like `close`, for coroutines."""
-        if shutting := self._shutting():
-            await shutting
-            loop.release()
+        self._closed = True
+        if self._loop and self._end and self._end.detach():
+            shutting = self._loop.begin(_shut(self._tasks, self._http))
+            shutting.then(loop.release)  # even if it is this very task that is canceled
+            await asyncio.shield(shutting)
 
     def __enter__(self) -> Client:
         return self
@@ -371,6 +367,24 @@ class Client:
 def watch(clients: Sequence[Client], on_load: Callable[[Client], object] | None = None) -> list[Call[None]]:
     """Watch the load of several nodes, each once a second, one after the other."""
     return [c.watch(on_load, POLL_S * k / len(clients)) for k, c in enumerate(clients)]
+
+
+def _end(running: loop.Loop, tasks: set[asyncio.Task[Any]], http: list[aiohttp.ClientSession]) -> None:
+    """End a client, from any thread."""
+    shutting = running.begin(_shut(tasks, http))
+    if running.is_here():  # dropped in there, where waiting would be for itself
+        shutting.then(loop.release)
+    else:
+        shutting.result()
+        loop.release()
+
+
+async def _shut(tasks: set[asyncio.Task[Any]], http: list[aiohttp.ClientSession]) -> None:
+    for task in list(tasks):
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for session in http:
+        await session.close()
 
 
 # What comes from the server

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -47,6 +47,10 @@ class Call(Generic[T]):
     def cancel(self) -> None:
         """Give up: the connection closes, and the server frees the request's memory."""
         self._future.cancel()
+
+    def then(self, do: Callable[[], object]) -> None:
+        """Do that when it is over, in whichever thread that is."""
+        self._future.add_done_callback(lambda _: do())
 
     def done(self) -> bool:
         """Whether the answer, an error or a cancellation is there."""
@@ -103,7 +107,7 @@ class Loop:
             self._thread.join(JOIN_S)
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a client that nobody holds any more may be ended anywhere, in here too
 _users: list[Loop] = []  # one entry per acquire; all the same loop
 
 
