@@ -329,7 +329,7 @@ def test_giving_up_closes_the_connection(handler):
             way(node)
             assert server.gone.wait(1)
             if way is not close:
-                assert not node._tasks
+                assert not node._wire.tasks
 
 
 def test_canceled_before_it_began_and_closed_twice():

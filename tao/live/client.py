@@ -12,20 +12,19 @@ import math
 import threading
 import uuid
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import aiohttp
+from yarl import URL
 
 from tao import checks
 from tao.checks import InputError, shown
 from tao.live import given, loop
 from tao.live.faults import (
     BUSY,
-    CONNECT_S,
     PASSING,
     REFUSED,
     Broken,
@@ -37,7 +36,8 @@ from tao.live.faults import (
 )
 from tao.live.loop import Call
 from tao.live.metrics_page import MAX_PAGE_BYTES, Load, parse
-from tao.live.stream import MAX_STREAM_BYTES, Answer, Events, Reply, decoded, reason_of, vllm_models
+from tao.live.stream import MAX_STREAM_BYTES, Answer, Events, Reply, decoded, vllm_models
+from tao.live.wire import Wire, bounded
 
 T = TypeVar("T")
 
@@ -49,9 +49,6 @@ GONE_S = 3.0  # ours: silence of a stream that is given up once the server refus
 POLL_S = 1.0  # ours: between two looks at a node
 MAX_JSON_BYTES = 2**23  # ours: the ids of a million tokens
 MAX_MODELS_BYTES = 2**20  # ours: two thousand models
-MAX_ERROR_BYTES = 2**16  # ours: an error body; vLLM's have some hundred bytes
-MAX_HEADERS, MAX_HEADER_BYTES = 64, 8190  # ours; the bytes are aiohttp's and most servers' limit
-READ_BYTES = 2**16  # ours: at most twice as much is taken apart at once while all others wait
 MAX_REASON = 300  # ours: characters of a server's words that an error repeats
 FAULTS = (aiohttp.ClientError, TimeoutError, Broken)
 OURS = ("stream", "stream_options", "n", "model", "messages", "prompt")  # fields of a request that we set
@@ -91,13 +88,10 @@ class Client:
         checks.positive(idle_s, "idle_s")
         checks.positive(total_s, "total_s")
         self._idle_s, self._total_s = idle_s, total_s
-        self._key = given.key(key, key_env)
-        self._tls = given.tls(ca)
-        self._http: list[aiohttp.ClientSession] = []  # one, from the first request on
+        self._wire = Wire(given.key(key, key_env), given.tls(ca))
         self._loop: loop.Loop | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
         self._streams: set[asyncio.Timeout] = set()  # when each gives up
-        self._end: weakref.finalize[[loop.Loop, Any, Any], Client] | None = (
+        self._end: weakref.finalize[[loop.Loop, Wire], Client] | None = (
             None  # also called if this is dropped, and at exit
         )
         self._closed = False
@@ -184,7 +178,7 @@ class Client:
         try:
             async with (
                 deadline,
-                self._open("POST", path, body, {"X-Request-Id": request_id}) as response,
+                self._wire.open("POST", self._at(path), body, {"X-Request-Id": request_id}) as response,
             ):
                 self._streams.add(deadline)
                 if response.content_type != "text/event-stream":
@@ -259,9 +253,9 @@ class Client:
         try:
             async with (
                 asyncio.timeout(within_s),
-                self._open("GET" if body is None else "POST", path, body, {}) as response,
+                self._wire.open("GET" if body is None else "POST", self._at(path), body, {}) as response,
             ):
-                data = await _bounded(response, limit)
+                data = await bounded(response, limit)
                 if len(data) > limit:
                     raise Broken(f"it answered with more than {limit:,} bytes")
                 return read(data)
@@ -269,50 +263,16 @@ class Client:
             failed = self._error(error, fresh=True)
         raise failed
 
-    # Connections
-
-    @asynccontextmanager
-    async def _open(
-        self, method: str, path: str, body: bytes | None, headers: dict[str, str]
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        if not self._http:
-            session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, ssl=self._tls),  # its 100 would queue unseen
-                cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
-                auto_decompress=False,
-                trust_env=False,
-                read_bufsize=READ_BYTES,
-                max_headers=MAX_HEADERS,
-                max_line_size=MAX_HEADER_BYTES,
-                max_field_size=MAX_HEADER_BYTES,
-            )
-            self._http.append(session)
-        sent = {"Accept-Encoding": "identity", "Content-Type": "application/json", **headers}
-        if self._key:
-            sent["Authorization"] = self._key
-        url = self.url / path.lstrip("/")
-        response = await self._http[0].request(method, url, data=body, headers=sent, allow_redirects=False)
-        try:
-            if 300 <= response.status < 400:
-                raise Broken(
-                    "it redirects elsewhere, which is not followed; give that address", response.status
-                )
-            if response.headers.get("Content-Encoding", "identity") != "identity":
-                raise Broken("it compressed its answer, which was not asked for", response.status)
-            if response.status != 200:
-                raise Broken(reason_of(await _bounded(response, MAX_ERROR_BYTES)), response.status)
-            yield response
-        finally:
-            response.close()  # of what is not read to its end; the server then frees the request's memory
+    def _at(self, path: str) -> URL:
+        return self.url / path.lstrip("/")
 
     def _error(self, error: BaseException, fresh: bool) -> LiveError:
         """The error to raise; `fresh`: nothing of an answer had come."""
         status = error.status if isinstance(error, Broken) else None
         reason = error.reason if isinstance(error, Broken) else words(error)
         passing = status in (None, 200, *PASSING) and not isinstance(error, aiohttp.ClientSSLError)
-        if self._key:
-            reason = reason.replace(self._key.removeprefix(given.BEARER), "***")
+        if self._wire.key:
+            reason = reason.replace(self._wire.key.removeprefix(given.BEARER), "***")
         kind = Retryable if fresh and passing else Failed
         return kind(self.name, status, reason[:MAX_REASON], suspect=passing and status not in BUSY)
 
@@ -323,17 +283,8 @@ class Client:
                 raise InputError(f"{self!r} is closed; make a new one")
             if self._loop is None:
                 self._loop = loop.acquire()
-                self._end = weakref.finalize(self, _end, self._loop, self._tasks, self._http)
-            return self._loop.begin(self._tracked(work, *args))
-
-    async def _tracked(self, work: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
-        task = asyncio.current_task()
-        assert task
-        self._tasks.add(task)
-        try:
-            return await work(*args)
-        finally:
-            self._tasks.discard(task)
+                self._end = weakref.finalize(self, _end, self._loop, self._wire)
+            return self._loop.begin(self._wire.track(work, *args))
 
     # The end
 
@@ -347,7 +298,7 @@ class Client:
         """Like `close`, for coroutines."""
         self._closed = True
         if self._loop and self._end and self._end.detach():
-            shutting = self._loop.begin(_shut(self._tasks, self._http))
+            shutting = self._loop.begin(self._wire.shut())
             shutting.then(loop.release)  # even if it is this very task that is canceled
             await asyncio.shield(shutting)
 
@@ -369,32 +320,11 @@ def watch(clients: Sequence[Client], on_load: Callable[[Client], object] | None 
     return [c.watch(on_load, POLL_S * k / len(clients)) for k, c in enumerate(clients)]
 
 
-def _end(running: loop.Loop, tasks: set[asyncio.Task[Any]], http: list[aiohttp.ClientSession]) -> None:
+def _end(running: loop.Loop, wire: Wire) -> None:
     """End a client, from any thread."""
-    shutting = running.begin(_shut(tasks, http))
+    shutting = running.begin(wire.shut())
     if running.is_here():  # dropped in there, where waiting would be for itself
         shutting.then(loop.release)
     else:
         shutting.result()
         loop.release()
-
-
-async def _shut(tasks: set[asyncio.Task[Any]], http: list[aiohttp.ClientSession]) -> None:
-    for task in list(tasks):
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    for session in http:
-        await session.close()
-
-
-# What comes from the server
-
-
-async def _bounded(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """The body, or a little more than `limit` of it."""
-    data = bytearray()
-    async for chunk in response.content.iter_any():
-        data += chunk
-        if len(data) > limit:
-            break
-    return bytes(data)
