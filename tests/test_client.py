@@ -17,8 +17,11 @@ import time
 import traceback
 import tracemalloc
 from concurrent.futures import CancelledError
+from contextlib import suppress
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from raw_server import (
     BUSY,
     CHAT,
@@ -438,6 +441,48 @@ def test_a_hostile_server_neither_hangs_nor_exhausts_the_client(path, handler, r
             tracemalloc.stop()
 
 
+PIECES = [
+    b"HTTP/1.1 200 OK\r\n",
+    b"HTTP/1.1 ",
+    b"200",
+    b"\r\n",
+    b"\r\n\r\n",
+    b"content-type: text/event-stream\r\n",
+    b":",
+]
+PIECES += [
+    b"content-length: 7\r\n",
+    b"transfer-encoding: chunked\r\n",
+    chunk(b""),
+    b"content-encoding: br\r\n",
+    b"-1",
+]
+PIECES += [
+    b"content-type: ;;=\r\n",
+    b"location: http://[\r\n",
+    b"set-cookie: \xff=\r\n",
+    b"HTTP/1.1 301 x\r\n",
+    *map(chunk, CHAT),
+]
+
+
+def test_whatever_bytes_come_the_error_is_one_of_ours():
+    @settings(max_examples=60, deadline=None)
+    @given(st.lists(st.sampled_from(PIECES) | st.binary(max_size=4), max_size=12), st.booleans())
+    def attempt(pieces, good_start):
+        async def handler(_request, send):
+            await send(head() * good_start + b"".join(pieces))
+            raise ConnectionResetError
+
+        server.routes |= dict.fromkeys([CHATS, "/v1/models", "/metrics"], handler)
+        for ask in (lambda: node.chat(HI), node.models, node.metrics):
+            with suppress(LiveError):
+                ask().result(20)
+
+    with RawServer({}) as server, Client(server.url, model="m") as node:
+        attempt()
+
+
 def test_a_header_that_drips_is_given_up(monkeypatch):
     async def drips(_request, send):
         for letter in b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 100:
@@ -456,7 +501,7 @@ def test_a_header_that_drips_is_given_up(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("given", "url", "path"),
+    ("address", "url", "path"),
     [
         ("http://127.0.0.1:8000", "http://127.0.0.1:8000", "/metrics"),
         ("http://127.0.0.1:8000/v1/", "http://127.0.0.1:8000", "/metrics"),
@@ -464,8 +509,8 @@ def test_a_header_that_drips_is_given_up(monkeypatch):
         ("http://[::1]:8000/a%2Fb/", "http://[::1]:8000/a%2Fb", "/a%2Fb/metrics"),
     ],
 )
-def test_addresses(given, url, path):
-    node = Client(given)
+def test_addresses(address, url, path):
+    node = Client(address)
     assert (str(node.url), (node.url / "metrics").raw_path) == (url, path)
     assert repr(node) == f"Client({url!r})"
 

@@ -178,7 +178,11 @@ async def _wait(client: Client, running: bool) -> float | None:
 
 
 def doctor(clients: Sequence[Client]) -> list[dict[str, str]]:
-    """A row per node: what it is, and what to change in how it is started; costs a few short requests."""
+    """A row per node: what it is, and what to change in how it is started; costs a few short requests.
+
+    >>> doctor([])
+    []
+    """
     return [call.result() for call in [client.begin(_examine, client) for client in clients]]
 
 
