@@ -177,7 +177,11 @@ def test_it_works_in_any_loop_in_its_own_and_in_plain_code():
 
 
 def test_a_busy_cell_does_not_disturb_the_times_much_and_the_lag_is_told():
+    usual = sys.getswitchinterval()
     with RawServer({CHATS: says(*CHAT, pause_s=0.05)}) as server, Client(server.url) as node:
+        switched = []
+        node.chat(HI, on_text=lambda _: switched.append(sys.getswitchinterval())).result()
+        assert (set(switched), sys.getswitchinterval()) == ({0.0005}, usual)
         call = node.chat(HI)
         until = time.monotonic() + 0.6
         while time.monotonic() < until:

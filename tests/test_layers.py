@@ -51,7 +51,7 @@ FROM_LEVEL = {  # at the top of a module; a function may import what it alone ne
 }
 ONLY_LIVE = ("aiohttp", "yarl", "prometheus_client", "ssl")  # even inside functions
 
-MAX_FILE, MAX_FUNCTION, MAX_PACKAGE = 400, 60, 17_333  # lines
+MAX_FILE, MAX_FUNCTION, MAX_PACKAGE = 400, 60, 17_344  # lines
 LONG_FILES = {"cluster": "the stepper is one story"}  # module: why
 
 
