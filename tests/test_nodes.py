@@ -142,11 +142,16 @@ def test_a_stream_of_a_server_that_is_gone_is_given_up_if_it_is_silent(monkeypat
         time.sleep(0.3)
         server.routes[CHATS] = falls_silent
         silent = node.chat([])
-        time.sleep(0.3)
+        time.sleep(0.1)
+        server.routes[CHATS] = hangs
+        queued = node.chat([])
+        time.sleep(0.2)
         server.refuse()
         began = time.monotonic()
         with pytest.raises(Failed, match="no sign of life"):
             silent.result()
+        with pytest.raises(Retryable, match="no sign of life"):
+            queued.result()
         assert time.monotonic() - began < 1.5
         assert lively.result().completion_tokens == 3  # it drains
 

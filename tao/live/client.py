@@ -91,9 +91,7 @@ class Client:
         self._wire = Wire(given.key(key, key_env), given.tls(ca))
         self._loop: loop.Loop | None = None
         self._streams: set[asyncio.Timeout] = set()  # when each gives up
-        self._end: weakref.finalize[[loop.Loop, Wire], Client] | None = (
-            None  # also called if this is dropped, and at exit
-        )
+        self._end: weakref.finalize[[loop.Loop, Wire], Client] | None = None  # dropped, or open at exit
         self._closed = False
         self._lock = threading.Lock()
 
@@ -176,25 +174,24 @@ class Client:
         until_s = sent_s + self._total_s
         deadline = asyncio.timeout_at(min(sent_s + self._idle_s, until_s))
         try:
-            async with (
-                deadline,
-                self._wire.open("POST", self._at(path), body, {"X-Request-Id": request_id}) as response,
-            ):
+            async with deadline:
                 self._streams.add(deadline)
-                if response.content_type != "text/event-stream":
-                    raise Broken(f"it streams {one_line(response.content_type)!r}, not text/event-stream")
-                echoed = response.headers.get("X-Request-Id") == request_id
-                async for chunk in response.content.iter_any():
-                    now_s, lines = asyncio.get_running_loop().time(), events.lines
-                    for data in events.feed(chunk):
-                        answer.take(data, now_s)
-                        ended_s = now_s
-                    size += len(chunk)
-                    if size > MAX_STREAM_BYTES:
-                        raise Broken(f"it sent more than {MAX_STREAM_BYTES:,} bytes")
-                    if events.lines > lines:  # a byte now and then is no sign of life, a line is
-                        wait_s = LINGER_S if answer.done else self._idle_s
-                        deadline.reschedule(min(now_s + wait_s, until_s))
+                headers = {"X-Request-Id": request_id}
+                async with self._wire.open("POST", self._at(path), body, headers) as response:
+                    if (kind := response.content_type) != "text/event-stream":
+                        raise Broken(f"it streams {one_line(kind)!r}, not text/event-stream")
+                    echoed = response.headers.get("X-Request-Id") == request_id
+                    async for chunk in response.content.iter_any():
+                        now_s, lines = asyncio.get_running_loop().time(), events.lines
+                        for data in events.feed(chunk):
+                            answer.take(data, now_s)
+                            ended_s = now_s
+                        size += len(chunk)
+                        if size > MAX_STREAM_BYTES:
+                            raise Broken(f"it sent more than {MAX_STREAM_BYTES:,} bytes")
+                        if events.lines > lines:  # a byte now and then is no sign of life, a line is
+                            wait_s = LINGER_S if answer.done else self._idle_s
+                            deadline.reschedule(min(now_s + wait_s, until_s))
         except (aiohttp.ClientError, TimeoutError):
             if answer.finish_reason is None:
                 raise
