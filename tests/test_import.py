@@ -19,6 +19,7 @@ import tao
 
 PACKAGE = Path(tao.__file__).parent
 HEAVY = ("pandas", "altair", "ipywidgets", "IPython", "matplotlib", "httpx", "aiohttp", "requests", "tqdm")
+HEAVY += ("prometheus_client", "yarl", "tao.live")
 
 PLAN = """
 import tao._jit
@@ -60,6 +61,17 @@ def run(code, cwd=PACKAGE.parent, **environment):
 
 
 # Light
+
+
+def test_what_the_live_part_lacks_is_named():
+    code = """
+sys.modules["aiohttp"] = None
+try:
+    import tao.live
+except ImportError as error:
+    print(error)
+"""
+    assert "pip install 'tao-scheduler[live]'" in run(code)
 
 
 def test_importing_the_package_brings_no_table_chart_widget_or_http_library():
