@@ -60,6 +60,7 @@ def pack(problem, items, chosen, rooms, slot, meter, steps):
     who = who[:count]
     packed = best_fit(p, who, room, slots) == count or _exchange(p, who, room, slots, meter)
     if not packed:
+        steps = min(steps, meter[BUDGET] - meter[SPENT])
         ones, zeros = np.ones(len(slot), np.int64), np.zeros(len(slot), np.int64)
         node = np.empty(count, np.int64)
         placed = deal(
