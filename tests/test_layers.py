@@ -34,11 +34,12 @@ LEVELS = {  # the name of a subpackage stands for all modules in it
     **dict.fromkeys(("sweeps", "bench"), 15),
     "comparisons": 16,
     **dict.fromkeys(("experiments", "charts"), 17),
-    "panels": 18,
-    "tao": 19,  # the public names, in tao/__init__.py
+    "live": 18,
+    "panels": 19,
+    "tao": 20,  # the public names, in tao/__init__.py
     "output": 16,
-    "arguments": 20,
-    "cli": 21,
+    "arguments": 21,
+    "cli": 22,
 }
 NEVER = 99
 FROM_LEVEL = {  # at the top of a module; a function may import what it alone needs
@@ -47,10 +48,12 @@ FROM_LEVEL = {  # at the top of a module; a function may import what it alone ne
     **dict.fromkeys(("ipywidgets", "anywidget", "IPython", "vl_convert", "PIL"), LEVELS["panels"]),
     "tqdm": LEVELS["cli"],
     **dict.fromkeys(("ortools", "highspy"), NEVER),
-    **dict.fromkeys(("http", "urllib", "socket", "httpx", "aiohttp", "requests", "websockets"), NEVER),
+    **dict.fromkeys(("http", "socket", "aiohttp"), LEVELS["live"]),
+    **dict.fromkeys(("pydantic", "prometheus_client", "uvicorn"), LEVELS["live"]),
+    **dict.fromkeys(("urllib", "httpx", "requests", "websockets", "openai", "tokenizers", "jinja2"), NEVER),
 }
 
-MAX_FILE, MAX_FUNCTION, MAX_PACKAGE = 400, 60, 16_000  # lines
+MAX_FILE, MAX_FUNCTION, MAX_PACKAGE = 400, 60, 17_600  # lines
 LONG_FILES = {"cluster": "the stepper is one story"}  # module: why
 
 

@@ -1,0 +1,245 @@
+"""What the simulated server accepts, and how it says no: vLLM's fields, rules and error bodies.
+
+A `pydantic` schema finds wrong types, `Refusal` carries what a rule or the engine objects to, and
+`error_body` writes all of them. Fields that change nothing here are accepted like unknown ones.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+MAX_ERRORS, MAX_SHOWN, MAX_LINE = 10, 200, 1000  # what an answer repeats of a bad request, as in vLLM
+TYPE_NAMES = {"str", "int", "float", "bool", "list", "dict"}  # branches of a union, left out of a path
+Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+Natural = Annotated[int, Field(ge=0)]
+
+
+class Refusal(Exception):  # noqa: N818 - it becomes an answer, not a traceback
+    """A request that is refused: status, type of error, and the parameter at fault."""
+
+    def __init__(
+        self, message: str, param: str | None = None, value: object = None, status: int = 400, kind: str = ""
+    ) -> None:
+        more = [f"parameter={param}"] * (param is not None) + [f"value={value}"] * (value is not None)
+        super().__init__(f"{message} ({', '.join(more)})" if more and status == 400 else message)
+        self.param, self.status = param, status
+        named = {400: "BadRequestError", 404: "NotFoundError", 500: "InternalServerError"}
+        self.kind = kind or named.get(status) or HTTPStatus(status).phrase
+
+
+def error_body(error: Refusal | ValidationError | json.JSONDecodeError) -> dict[str, Any]:
+    """The body of any refused request.
+
+    >>> error_body(Refusal("no", "n", 0))["error"]["message"]
+    'no (parameter=n, value=0)'
+    """
+    if isinstance(error, Refusal):
+        found = {"message": str(error), "type": error.kind, "param": error.param, "code": error.status}
+        return {"error": found}
+    if isinstance(error, json.JSONDecodeError):
+        problem: dict[str, Any] = {"type": "json_invalid", "loc": ("body", error.pos)}
+        problems = [problem | {"msg": "JSON decode error", "input": {}, "ctx": {"error": error.msg}}]
+    else:
+        problems = [{**p, "loc": ("body", *p["loc"])} for p in error.errors(include_url=False)]
+    count, shown = len(problems), problems[:MAX_ERRORS]
+    word = "error" if count == 1 else "errors"
+    lines = [f"{count} validation {word}:", *(f"  {_problem(p)}" for p in shown)]
+    lines += [f"  ...and {count - MAX_ERRORS} more {word}"] * (count > MAX_ERRORS)
+    param = _path(problems[0]["loc"])
+    return {"error": {"message": "\n".join(lines), "type": "Bad Request", "param": param, "code": 400}}
+
+
+def _problem(problem: dict[str, Any]) -> str:
+    text = str(problem | {"loc": _path(problem["loc"]), "input": _summary(problem["input"])})
+    return text if len(text) <= MAX_LINE else text[:MAX_LINE] + "...[truncated]"
+
+
+def _path(loc: tuple[int | str, ...]) -> str:
+    parts = [str(x) for x in loc]
+    return ".".join(p for p in parts if not set("[](){}") & set(p) and p.lower() not in TYPE_NAMES)
+
+
+def _summary(value: object) -> object:
+    if isinstance(value, list | dict):
+        return f"<{type(value).__name__} of {len(value)} items>"
+    text = str(value)
+    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "...[truncated]"
+
+
+class _Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class StreamOptions(_Open):
+    """What a stream says of its usage."""
+
+    include_usage: bool | None = False
+    continuous_usage_stats: bool | None = False
+
+
+class _Sampling(_Open):
+    """What chat and completions share."""
+
+    frequency_penalty: float | None = None
+    n: int | None = 1
+    presence_penalty: float | None = None
+    seed: Int64 | None = None
+    stop: str | Annotated[list[str], Field(max_length=4)] | None = []
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    user: str | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    ignore_eos: bool = False
+    min_tokens: int = 0
+    stop_token_ids: list[int] | None = []
+    priority: Int64 = 0
+    request_id: str | None = None
+    session_id: str | None = None
+    return_token_ids: bool | None = None
+    cache_salt: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rules(cls, data: Any) -> Any:
+        """Rules that vLLM applies before it looks at types, in its order."""
+        if not isinstance(data, dict):
+            return data
+        cls._own_rules(data)
+        if data.get("stream_options") and not data.get("stream"):
+            raise Refusal("Stream options can only be defined when `stream=True`.", "stream_options")
+        salt = data.get("cache_salt")
+        if salt is not None and not (isinstance(salt, str) and salt):
+            raise Refusal("Parameter 'cache_salt' must be a non-empty string if provided.", "cache_salt")
+        if salt is not None and (len(salt) > 128 or set(salt) & set("@/\\\x00")):
+            raise Refusal(
+                "Parameter 'cache_salt' must be at most 128 characters and must "
+                "not contain '@', '/', '\\\\', or NUL.",
+                "cache_salt",
+            )
+        return data
+
+    @classmethod
+    def _own_rules(cls, data: dict[str, Any]) -> None:
+        """Rules of one endpoint."""
+
+    def check(self, limit: int) -> None:
+        """What vLLM checks last: the values of the sampling parameters; `limit`: tokens of the answer."""
+        n = 1 if self.n is None else self.n
+        if n < 1:
+            raise Refusal(f"n must be at least 1, got {n}.")
+        penalty = 1.0 if self.repetition_penalty is None else self.repetition_penalty
+        for name in ("presence_penalty", "frequency_penalty"):
+            if not -2 <= (x := getattr(self, name) or 0.0) <= 2:
+                raise Refusal(f"{name} must be in [-2, 2], got {x}.")
+        if penalty <= 0:
+            raise Refusal(f"repetition_penalty must be greater than zero, got {penalty}.")
+        t = 1.0 if self.temperature is None else self.temperature
+        if not math.isfinite(t) or not 0 <= t <= 2:
+            rule = "a finite number" if not math.isfinite(t) else "non-negative" if t < 0 else "in [0, 2]"
+            raise Refusal(f"temperature must be {rule}, got {t}.", "temperature", t)
+        p = 1.0 if self.top_p is None else self.top_p
+        if not 0 < p <= 1:
+            raise Refusal(f"top_p must be in (0, 1], got {p}.", "top_p", p)
+        if (k := self.top_k or 0) < -1:
+            raise Refusal(f"top_k must be 0 (disable), or at least 1, got {k}.")
+        if not 0 <= (m := self.min_p or 0.0) <= 1:
+            raise Refusal(f"min_p must be in [0, 1], got {m}.")
+        if limit < 1:
+            raise Refusal(f"max_tokens must be at least 1, got {limit}.", "max_tokens", limit)
+        if self.min_tokens < 0:
+            raise Refusal(f"min_tokens must be greater than or equal to 0, got {self.min_tokens}.")
+        if self.min_tokens > limit:
+            rule = f"min_tokens must be less than or equal to max_tokens={limit}"
+            raise Refusal(f"{rule}, got {self.min_tokens}.")
+        if "" in ([self.stop] if isinstance(self.stop, str) else self.stop or ()):
+            raise Refusal("stop cannot contain an empty string.")
+        if n > 1 and t < 1e-5:
+            raise Refusal(f"n must be 1 when using greedy sampling, got {n}.")
+
+
+class Message(_Open):
+    """One message of a conversation."""
+
+    role: str
+    content: str | list[Any] | None = None
+
+
+class ChatRequest(_Sampling):
+    """The body of `/v1/chat/completions`."""
+
+    messages: list[Message]
+    model: str | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = "none"
+    add_generation_prompt: bool = True
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    @classmethod
+    def _own_rules(cls, data: dict[str, Any]) -> None:
+        tools, choice = data.get("tools"), data.get("tool_choice")
+        if data.get("continue_final_message") and data.get("add_generation_prompt"):
+            raise Refusal("Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
+        if tools == []:
+            text = "`tools` must not be an empty array. Either provide at least one tool or omit the field"
+            raise Refusal(f"{text} entirely.", "tools")
+        if "tool_choice" not in data and tools:
+            data["tool_choice"] = "auto"
+        if choice not in (None, "none") and tools is None:
+            raise Refusal("When using `tool_choice`, `tools` must be set.", "tool_choice")
+        if isinstance(choice, str) and choice not in ("none", "auto", "required"):
+            raise Refusal(
+                f"Invalid value for `tool_choice`: {choice}! Only named tools, "
+                '"none", "auto" or "required" are supported.',
+                "tool_choice",
+            )
+        top = data.get("top_logprobs")
+        if top is not None and not isinstance(top, int | float):
+            raise Refusal("`top_logprobs` must be an integer.", "top_logprobs", top)
+        if top is not None and top < 0 and top != -1:
+            raise Refusal("`top_logprobs` must be a positive value or -1.", "top_logprobs", top)
+        if top and not data.get("logprobs"):
+            raise Refusal("when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs")
+
+
+class CompletionRequest(_Sampling):
+    """The body of `/v1/completions`."""
+
+    model: str | None = None
+    prompt: list[Natural] | list[list[Natural]] | str | list[str] | None = None
+    max_tokens: int | None = 16
+    echo: bool | None = False
+    logprobs: int | None = None
+
+    @classmethod
+    def _own_rules(cls, data: dict[str, Any]) -> None:
+        if data.get("prompt") in (None, ""):
+            raise Refusal("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
+
+
+class TokenizeRequest(_Open):
+    """The body of `/tokenize`: a prompt or a conversation."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[Message] | None = None
+    add_generation_prompt: bool = True
+    return_token_strs: bool | None = False
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class DetokenizeRequest(_Open):
+    """The body of `/detokenize`."""
+
+    model: str | None = None
+    tokens: list[Annotated[int, Field(ge=0, le=2**63 - 1)]]
