@@ -50,7 +50,7 @@ class Engine:
         self.settings, self.metrics = settings, metrics
         self.node = BlockNode(profile, settings.kv_tokens)
         self.max_model_len = min(settings.max_model_len or 2**31, self.node.capacity_tokens)
-        self.slowness, self.hung, self.dead = 1.0, False, False
+        self.slowness, self.hung, self.refusing, self.dead = 1.0, False, False, False
         self.behind_s = 0.0  # real seconds by which the clock has slipped
         self.jobs: dict[int, Job] = {}
         self._next, self._wake = 0, asyncio.Event()
@@ -69,7 +69,8 @@ class Engine:
         s = self.settings
         if self.dead:
             raise EngineDeadError
-        if s.max_num_queued_reqs is not None and len(self.jobs) + n > s.max_num_queued_reqs:
+        limit = 0 if self.refusing else s.max_num_queued_reqs
+        if limit is not None and len(self.jobs) + n > limit:
             self._refuse("max_num_queued_reqs")
         if s.max_num_queued_tokens is not None:
             prefilling = sum(j.prompt_tokens for j in self.jobs.values() if j.first_token_ps < 0)

@@ -56,7 +56,10 @@ class Answers:
                 "token_ids": ids,
             }
             if self.chat:
-                message: dict[str, Any] = {"role": "assistant", "content": text or (None if calls else "")} | NO_CALLS
+                message: dict[str, Any] = {
+                    "role": "assistant",
+                    "content": text or (None if calls else ""),
+                } | NO_CALLS
                 message |= {"tool_calls": calls} if calls else {}
                 choices.append({"index": index, "message": message | {"reasoning": None}, **rest})
             else:
