@@ -7,18 +7,29 @@ import dataclasses
 import json
 import os
 import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from tao.model import InputError
+from tao.node import Request, SimNode
 from tao.profiles import PROFILES
 
 httpx = pytest.importorskip("httpx", reason="the extra `live` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `live` is not installed")
 
 from tao.live.double.app import Server  # noqa: E402
+from tao.live.double.blocks import BlockNode, BlockRequest, block_hashes  # noqa: E402
 from tao.live.double.engine import VirtualLoop  # noqa: E402
 from tao.live.double.jobs import Settings  # noqa: E402
+from tao.live.double.serve import Deployment, Plan  # noqa: E402
+from tao.live.double.text import Answer  # noqa: E402
 
 QWEN = PROFILES["qwen3-32b-2xh100"]
 SHARED = Path(os.environ.get("TAO_SHARED", Path(__file__).parents[2] / "shared"))
@@ -39,10 +50,10 @@ def virtual(coroutine):
         loop.close()
 
 
-def server(block=32, key=None, **settings):
+def server(block=32, key=None, **options):
     """A server made inside the running loop."""
     profile = dataclasses.replace(QWEN, block_tokens=block)
-    return Server(profile, Settings(**{"kv_tokens": 16_384, "model": "tiny"} | settings), api_key=key)
+    return Server(profile, Settings(**{"kv_tokens": 16_384, "model": "tiny"} | options), api_key=key)
 
 
 def client(app):
@@ -209,3 +220,516 @@ def test_metrics_have_the_names_and_labels_of_the_real_server():
     assert [x for x in page.splitlines() if "time_to_first_token_seconds_bucket" in x] == [
         x for x in body.splitlines() if "time_to_first_token_seconds_bucket" in x
     ]
+
+
+# The cache
+
+
+class NaivePrefixCache:
+    """Blocks known by all tokens up to their end, in a list from longest unused to newest."""
+
+    def __init__(self, count, size):
+        self.count, self.size, self.known = count, size, []
+
+    def serve(self, tokens, prompt):
+        """One request alone, from start to end; how many tokens of its prompt it found."""
+        size, hit = self.size, 0
+        while hit + size < prompt and tokens[: hit + size] in self.known:
+            hit += size
+        computed = tokens[:-1]  # the last token is never fed back
+        ends = range(size, len(computed) + 1, size)
+        mine = [tokens[:end] for end in ends]
+        found = [b for b in mine[: hit // size] if b in self.known]
+        rest = [b for b in self.known if b not in found]
+        while len(rest) + -(-len(computed) // size) > self.count:
+            rest.pop(0)
+        self.known = [b for b in rest if b not in mine] + mine[::-1]
+        return hit
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=5), st.integers(1, 4), st.booleans()),
+        min_size=1,
+        max_size=12,
+    ),
+    st.integers(8, 24),
+)
+def test_cached_tokens_are_block_exact(requests, count):
+    node = BlockNode(dataclasses.replace(QWEN, block_tokens=4), 4 * (count + 1))
+    naive = {True: NaivePrefixCache(count, 4)}
+    now = 0
+    for words, made, salted in requests:
+        if salted:
+            continue  # salts have a test of their own
+        prompt = [w for w in words for _ in range(3)]
+        tokens = prompt + [9] * made
+        r = BlockRequest(0, len(prompt), made, 0, hashes=block_hashes(tokens, 4))
+        node.submit(r, now)
+        node.step(now)
+        while node.ends_ps is not None:
+            now = node.ends_ps
+            node.step(now)
+        assert r.hit_tokens == naive[True].serve(tokens, len(prompt))
+        assert node.blocks.unused == count
+        assert not node.blocks.users
+
+
+# The engine
+
+BATCH = st.tuples(
+    st.floats(0, 20),
+    st.integers(1, 900),
+    st.integers(1, 80),
+    st.integers(0, 3),
+    st.sampled_from([0, 0, 0, 1]),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(BATCH, min_size=1, max_size=14), st.integers(60, 160), st.sampled_from([64, 512, 8192]))
+def test_no_request_is_lost_and_the_books_balance(schedule, blocks, budget):
+    async def run():
+        profile = dataclasses.replace(QWEN, max_batched_tokens=budget)
+        engine = Server(profile, Settings(16 * (blocks + 1), scheduling_policy="priority")).engine
+        ends = []
+
+        async def one(at, prompt, made, family, leaves):
+            await asyncio.sleep(at)
+            tokens = [family] * prompt
+            reply = Answer([7] * made, ["x"] * made, "length")
+            job = engine.submit(tokens, reply, priority=family)
+            counts = []
+            async for n in engine.outputs(job):
+                counts.append(n)
+                if leaves and n >= made // 2:
+                    break
+            ends.append((job.reason, counts == sorted(set(counts)), job.emitted, made, leaves))
+
+        jobs = [x for x in schedule if x[1] + x[2] <= engine.node.capacity_tokens]
+        await asyncio.gather(*(one(*x) for x in jobs))
+        await asyncio.sleep(10)
+        return engine, jobs, ends
+
+    engine, jobs, ends = virtual(run())
+    assert len(ends) == len(jobs)
+    for reason, rising, emitted, made, leaves in ends:
+        assert rising
+        assert emitted == made or leaves
+        assert reason == "length" or leaves
+    assert not engine.jobs
+    assert not engine.node.running
+    assert engine.node.blocks.unused == blocks
+    assert not engine.node.blocks.users
+    assert_identities(engine.metrics.page().decode(), left=any(x[4] for x in jobs))
+
+
+def assert_identities(page, left=False):
+    """What holds between the counters of an idle server; requests that left early are in some only."""
+    value = {}
+    for line in page.splitlines():
+        if line.startswith("vllm:"):
+            name, _, number = line.rpartition(" ")
+            value[re.sub(r'(engine|model_name)="\w+",?|\{\}', "", name).replace("{}", "")] = float(number)
+    get = lambda name: value[f"vllm:{name}"]  # noqa: E731
+    computed = get('prompt_tokens_by_source_total{source="local_compute"}')
+    hit = get('prompt_tokens_by_source_total{source="local_cache_hit"}')
+    assert computed + hit == get("prompt_tokens_total")
+    assert get("iteration_tokens_total_sum") == computed + get("generation_tokens_total")
+    assert get("num_requests_running") == get("num_requests_waiting") == get("kv_cache_usage_perc") == 0
+    if not left:
+        assert get("prefix_cache_queries_total") == get("prompt_tokens_total")
+        assert (
+            get('prompt_tokens_cached_by_source_total{source="device"}')
+            == get("prefix_cache_hits_total")
+            == hit
+        )
+        assert get("request_prefill_kv_computed_tokens_sum") == computed
+        assert get("request_generation_tokens_sum") == get("generation_tokens_total")
+
+
+def test_the_engine_keeps_the_times_of_the_plain_node():
+    """The double replays what the simulator's node does, request by request."""
+    loads = [(0.0, 3000, 40), (0.2, 6000, 20), (0.25, 500, 90), (1.0, 9000, 5)]
+    plain, log = SimNode(QWEN, 16_000), {}
+    requests = [Request(i, p, o, 0) for i, (_, p, o) in enumerate(loads)]
+    pending = list(zip([round(at * 10**12) for at, *_ in loads], requests, strict=True))
+    while pending or plain.ends_ps is not None:
+        if pending and (plain.ends_ps is None or pending[0][0] <= plain.ends_ps):
+            now, r = pending.pop(0)
+            plain.submit(r, now)
+            if plain.ends_ps is None:
+                plain.step(now)
+        else:
+            plain.step(plain.ends_ps)
+
+    async def run():
+        engine = Server(QWEN, Settings(16_016)).engine
+
+        async def one(i, at, prompt, made):
+            await asyncio.sleep(at)
+            job = engine.submit([i] * prompt, Answer([9] * made, [""] * made, "length"))
+            async for _ in engine.outputs(job):
+                pass
+            log[i] = job
+
+        await asyncio.gather(*(one(i, *x) for i, x in enumerate(loads)))
+
+    virtual(run())
+    for i, r in enumerate(requests):
+        for name in ("first_token_ps", "finished_ps"):
+            assert getattr(log[i], name) == pytest.approx(getattr(r, name), abs=10**6)  # a microsecond
+
+
+def test_preemption_stalls_a_stream_and_is_counted():
+    async def run():
+        engine = Server(QWEN, Settings(2016)).engine
+        gaps = []
+
+        async def one(i):
+            job = engine.submit([i] * 900, Answer([9] * 300, ["."] * 300, "length"))
+            last = worst = 0.0
+            async for _ in engine.outputs(job):
+                now = asyncio.get_running_loop().time()
+                worst, last = max(worst, now - last if last else 0.0), now
+            gaps.append(worst)
+
+        await asyncio.gather(one(0), one(1))
+        return engine.metrics.page().decode(), gaps
+
+    page, gaps = virtual(run())
+    assert 'vllm:num_preemptions_total{engine="0",model_name="simulated"} 1.0' in page
+    assert max(gaps) > 10 * min(gaps)
+
+
+def test_a_salt_keeps_caches_apart_and_an_answer_is_reused():
+    async def run():
+        http = client(server())
+        said = [{"role": "user", "content": "count " * 200}]
+        cached = []
+        for salt in (None, None, "a", "a"):
+            body = {"messages": said, "max_tokens": 64} | ({"cache_salt": salt} if salt else {})
+            reply = (await http.post("/v1/chat/completions", json=body)).json()
+            cached.append(reply["usage"]["prompt_tokens_details"]["cached_tokens"])
+        prompt = reply["usage"]["prompt_tokens"]
+        said += [reply["choices"][0]["message"], {"role": "user", "content": "go on"}]
+        follow = (await http.post("/v1/chat/completions", json={"messages": said})).json()
+        return prompt, cached, follow["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    prompt, cached, follow = virtual(run())
+    assert cached == [0, (prompt - 1) // 32 * 32, 0, (prompt - 1) // 32 * 32]
+    assert follow == (prompt + 64 - 1) // 32 * 32
+
+
+# Queues, overload and faults, in process
+
+
+def ask(stream=True, words=50, made=30, **more):
+    """The body of a chat request."""
+    body = {"messages": [{"role": "user", "content": "word " * words}], "max_tokens": made, "stream": stream}
+    return body | {"ignore_eos": True} | more
+
+
+def test_a_full_queue_refuses_late_requests_with_503_and_a_burst_within_the_stream():
+    async def run():
+        http = client(server(max_num_queued_reqs=2))
+        post = lambda s: http.post("/v1/chat/completions", json=ask(s, made=50))  # noqa: E731
+        burst = [asyncio.ensure_future(post(True)) for _ in range(4)]
+        await asyncio.sleep(0.2)
+        late = await post(True), await post(False)
+        metrics = (await http.get("/metrics")).text
+        return await asyncio.gather(*burst), late, metrics
+
+    burst, late, metrics = virtual(run())
+    assert [r.status_code for r in burst] == [200] * 4
+    ends = [events(r.text)[0] for r in burst]
+    refused = [json.loads(e)["error"]["code"] for e in ends if "error" in e]
+    assert refused == [503, 503]
+    assert events(burst[ends.index(next(e for e in ends if "error" in e))].text)[-1] == "[DONE]"
+    recorded_line = sample("err_queue_limit_503.txt").splitlines()[1]
+    assert [(r.status_code, r.text) for r in late] == [(503, recorded_line)] * 2
+    assert 'reason="max_num_queued_reqs"} 4.0' in metrics
+
+
+def test_keep_alives_priority_and_load():
+    async def run():
+        app = Server(
+            dataclasses.replace(QWEN, max_seqs=1),
+            Settings(16_384, scheduling_policy="priority", keep_alive_s=0.5),
+        )
+        http, order = client(app), []
+
+        async def one(name, priority, delay, made):
+            await asyncio.sleep(delay)
+            r = await http.post("/v1/chat/completions", json=ask(made=made, priority=priority))
+            order.append(name)
+            return r
+
+        work = [one("first", 5, 0, 200), one("low", 5, 0.1, 5), one("urgent", -10, 0.2, 5)]
+        tasks = [asyncio.ensure_future(w) for w in work]
+        await asyncio.sleep(0.3)
+        load = (await http.get("/load")).json()
+        return await asyncio.gather(*tasks), order, load
+
+    replies, order, load = virtual(run())
+    assert order == ["first", "urgent", "low"]
+    assert load == {"server_load": 3}
+    assert ": keep-alive" in replies[1].text
+    assert ": keep-alive" not in replies[0].text
+
+
+def test_a_crash_is_an_error_in_the_stream_and_a_termination_an_abort():
+    async def run(end):
+        app = server()
+        task = asyncio.ensure_future(client(app).post("/v1/chat/completions", json=ask(made=500)))
+        await asyncio.sleep(1)
+        getattr(app.engine, end)()
+        health = await client(app).get("/health")
+        models = await client(app).get("/v1/models")
+        later = await client(app).post("/v1/chat/completions", json=ask(False))
+        return (await task).text, health.status_code, models.status_code, later.status_code
+
+    text, *statuses = virtual(run("crash"))
+    assert statuses == [503, 200, 500]
+    line = re.search(r"data: (\{.*EngineCore.*)", sample("engine_core_sigkill.txt"))[1]
+    assert events(text)[-2:] == [line, "[DONE]"]
+    text, *statuses = virtual(run("terminate"))
+    assert statuses == [503, 200, 500]
+    line = re.search(r"data: (\{.*abort.*)", sample("server_sigterm.txt"))[1]
+    assert masked(json.loads(events(text)[-2])) == masked(json.loads(line))
+
+
+def test_slow_hung_and_cut_streams():
+    async def run():
+        app = server()
+        http, loop = client(app), asyncio.get_running_loop()
+
+        async def timed():
+            start = loop.time()
+            reply = await http.post("/v1/chat/completions", json=ask(made=40, cache_salt=str(start)))
+            return loop.time() - start, reply.text
+
+        usual, _ = await timed()
+        app.engine.slowness = 10
+        slow, _ = await timed()
+        app.engine.slowness, app.engine.hung = 1, True
+        task = asyncio.ensure_future(timed())
+        await asyncio.sleep(100)
+        app.engine.hung = False
+        app.engine.wake()
+        hung, _ = await task
+        app.truncate = 1
+        _, cut = await timed()
+        _, whole = await timed()
+        return usual, slow, hung, cut, whole
+
+    usual, slow, hung, cut, whole = virtual(run())
+    assert slow == pytest.approx(10 * usual, rel=0.05)
+    assert hung > 100
+    assert "[DONE]" not in cut
+    assert 'finish_reason":"' not in cut
+    assert "[DONE]" in whole
+
+
+@pytest.mark.parametrize(
+    ("version", "has", "lacks"),
+    [
+        (
+            (0, 10, 2),
+            ["gpu_cache_usage_perc", "time_per_output_token_seconds"],
+            ["prompt_tokens_cached_total"],
+        ),
+        (
+            (0, 20, 2),
+            ["num_requests_waiting_by_reason", "prompt_tokens_by_source"],
+            ["gpu_cache", "admission"],
+        ),
+        (
+            (0, 32, 0),
+            ["admission_rejections_total", "kv_cache_size_tokens"],
+            ["gpu_cache", "time_per_output_token_seconds_sum{engine"],
+        ),
+    ],
+)
+def test_releases_differ_as_the_real_ones_do(version, has, lacks):
+    async def run():
+        http = client(server(version=version))
+        reply = (await http.post("/v1/chat/completions", json=ask(False))).json()
+        sources = (await http.get("/kv_event_sources")).status_code
+        return (await http.get("/metrics")).text.replace("request_time_per", ""), reply, sources
+
+    page, reply, sources = virtual(run())
+    assert all(name in page for name in has)
+    assert not any(name in page for name in lacks)
+    assert ("created_cache_tokens" in reply["usage"]["prompt_tokens_details"]) == (version >= (0, 26))
+    assert (reply["metrics"] is None) == (version < (0, 26))
+    assert (sources == 200) == (version >= (0, 32))
+
+
+def test_the_key_guards_what_the_real_server_guards():
+    async def run():
+        http = client(server(key="secret"))
+        found = {p: (await http.get(p)).status_code for p in ("/v1/models", "/health", "/metrics", "/load")}
+        bare = await http.get("/v1/models")
+        good = await http.get("/v1/models", headers={"authorization": "Bearer secret"})
+        return found, bare.text, good.status_code
+
+    found, bare, good = virtual(run())
+    assert found == {"/v1/models": 401, "/health": 200, "/metrics": 200, "/load": 200}
+    assert (bare, good) == ('{"error":"Unauthorized"}', 200)
+
+
+def test_bodies_are_bounded():
+    async def run():
+        return await client(server()).post("/v1/completions", content=b"x" * (2**24 + 1))
+
+    assert virtual(run()).status_code == 413
+
+
+# Over sockets, in a process of its own
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory):
+    replies = tmp_path_factory.mktemp("replies") / "replies.jsonl"
+    lines = [
+        {"content": "I look.", "tool_calls": [{"name": "bash", "arguments": {"command": "ls"}}]},
+        {"content": "Done."},
+    ]
+    replies.write_text("\n".join(map(json.dumps, lines)))
+    with Deployment(Plan(nodes=2, speedup=50, replies=str(replies), kv_tokens=16_384)) as running:
+        yield running
+
+
+TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}]
+
+
+def test_the_openai_client_streams_calls_tools_and_sees_errors(deployment):
+    openai = pytest.importorskip("openai")
+    with openai.OpenAI(base_url=deployment.urls[0] + "/v1", api_key="none", max_retries=0) as api:
+        model = api.models.list().data[0].id
+        said = [{"role": "user", "content": "Which files are there?"}]
+        stream = api.chat.completions.create(
+            model=model, messages=said, tools=TOOLS, stream=True, stream_options={"include_usage": True}
+        )
+        text, name, arguments, chunks = "", "", "", list(stream)
+        for chunk in chunks[:-1]:
+            delta = chunk.choices[0].delta
+            text += delta.content or ""
+            for call in delta.tool_calls or ():
+                name += call.function.name or ""
+                arguments += call.function.arguments or ""
+        assert (text, name, json.loads(arguments)) == ("I look.", "bash", {"command": "ls"})
+        assert chunks[-2].choices[0].finish_reason == "tool_calls"
+        assert chunks[-1].usage.completion_tokens > 10
+        whole = api.chat.completions.create(model=model, messages=said, tools=TOOLS)
+        message = whole.choices[0].message
+        assert message.tool_calls[0].function.name == "bash"
+        assert whole.usage.prompt_tokens_details.cached_tokens > 0
+        said += [
+            message.model_dump(),
+            {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "a b"},
+        ]
+        last = api.chat.completions.create(model=model, messages=said, tools=TOOLS)
+        assert (last.choices[0].message.content, last.choices[0].finish_reason) == ("Done.", "stop")
+        assert last.usage.prompt_tokens_details.cached_tokens >= whole.usage.total_tokens // 16 * 16 - 16
+        with pytest.raises(openai.NotFoundError, match="does not exist"):
+            api.chat.completions.create(model="nope", messages=said)
+        with pytest.raises(openai.BadRequestError, match="greater than max_model_len"):
+            api.chat.completions.create(model=model, messages=said, max_tokens=10**6)
+
+
+def test_a_client_that_leaves_frees_its_blocks_at_once(deployment):
+    with httpx.Client(base_url=deployment.urls[1]) as http:
+        body = ask(made=8000, words=300)
+        with http.stream("POST", "/v1/chat/completions", json=body) as reply:
+            lines = reply.iter_lines()
+            while "content" not in next(lines):
+                pass
+        deadline = time.monotonic() + 5
+        while (
+            'num_requests_running{engine="0",model_name="qwen3-32b-2xh100"} 0.0'
+            not in http.get("/metrics").text
+        ):
+            assert time.monotonic() < deadline
+        page = http.get("/metrics").text
+        assert 'kv_cache_usage_perc{engine="0",model_name="qwen3-32b-2xh100"} 0.0' in page
+        assert 'finished_reason="abort",model_name="qwen3-32b-2xh100"} 0.0' in page
+        assert http.get("/load").json() == {"server_load": 0}
+
+
+def test_headers_are_bounded(deployment):
+    with httpx.Client() as http:
+        try:
+            status = http.get(deployment.urls[0] + "/health", headers={"x-long": "x" * 200_000}).status_code
+        except httpx.TransportError:  # the server hung up before all was sent
+            status = 400
+        assert status == 400
+        assert http.get(deployment.urls[0] + "/health").status_code == 200
+
+
+def test_faults_come_on_schedule_and_a_restarted_node_is_cold():
+    fault = json.dumps({"kind": "restart", "node": 1, "at_s": 0.6, "for_s": 0.3})
+    with (
+        Deployment(Plan(nodes=2, speedup=50, kv_tokens=16_384, faults=(fault,))) as running,
+        httpx.Client() as http,
+    ):
+        start = lambda: re.search(r"\nprocess_start_time_seconds (\S+)", http.get(f"{url}/metrics").text)[1]  # noqa: E731
+        url, down = running.urls[1], 0
+        first = start()
+        warm = [http.post(f"{url}/v1/chat/completions", json=ask(False)).json() for _ in range(2)]
+        deadline = time.monotonic() + 5
+        while down == 0 or http.get(f"{running.urls[0]}/health").status_code == 200:
+            assert time.monotonic() < deadline
+            try:
+                if start() != first:
+                    break
+            except httpx.TransportError:
+                down += 1
+        cold = http.post(f"{url}/v1/chat/completions", json=ask(False)).json()
+    cached = [r["usage"]["prompt_tokens_details"]["cached_tokens"] for r in (*warm, cold)]
+    assert cached[0] == cached[2] == 0 < cached[1]
+    assert down
+
+
+def answers(url):
+    """Whether anything listens there."""
+    try:
+        return bool(httpx.get(f"{url}/health"))
+    except httpx.TransportError:
+        return False
+
+
+def test_serve_prints_urls_and_its_child_ends_with_it():
+    command = [sys.executable, "-m", "tao.cli", "serve", "--nodes", "1", "--speedup", "50"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    for end in (signal.SIGINT, signal.SIGKILL):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as parent:
+            first, url = parent.stdout.readline(), parent.stdout.readline().strip()
+            assert "SIMULATED" in first
+            assert httpx.get(f"{url}/health").status_code == 200
+            parent.send_signal(end)
+            if end == signal.SIGINT:
+                assert parent.wait(10) == 0
+        deadline = time.monotonic() + 5
+        while answers(url):
+            assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"host": "0.0.0.0"}, "open to the network; give a key"),
+        ({"api_key_env": "TAO_NO_SUCH_KEY"}, "is not set or empty"),
+        ({"nodes": 0}, "must be above 0"),
+        ({"version": "0.9"}, "one of 0.10, 0.20, 0.32"),
+        ({"replies": "/no/such/file"}, "give a file of JSON lines"),
+        ({"tokenizer": "/no/such/folder"}, "tokenizer"),
+        ({"faults": ('{"kind": "fire"}',)}, "kind must be one of crash"),
+        ({"faults": ('{"kind": "slow", "node": 9}',)}, "node must be from 0 to 3"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_starts(change, message):
+    with pytest.raises(InputError, match=message):
+        Deployment(Plan(**change))
