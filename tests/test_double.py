@@ -670,7 +670,7 @@ def test_headers_are_bounded(deployment):
 
 
 def test_faults_come_on_schedule_and_a_restarted_node_is_cold():
-    fault = json.dumps({"kind": "restart", "node": 1, "at_s": 0.6, "for_s": 0.3})
+    fault = json.dumps({"kind": "restart", "node": 1, "at_s": 1.0, "for_s": 1.0})
     with (
         Deployment(Plan(nodes=2, speedup=50, kv_tokens=16_384, faults=(fault,))) as running,
         httpx.Client() as http,

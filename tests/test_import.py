@@ -18,7 +18,8 @@ import pytest
 import tao
 
 PACKAGE = Path(tao.__file__).parent
-HEAVY = ("pandas", "altair", "ipywidgets", "IPython", "matplotlib", "httpx", "aiohttp", "requests", "tqdm")
+LIVE = ("aiohttp", "pydantic", "prometheus_client", "uvicorn")
+HEAVY = ("pandas", "altair", "ipywidgets", "IPython", "matplotlib", "httpx", "requests", "tqdm", *LIVE)
 
 PLAN = """
 import tao._jit
