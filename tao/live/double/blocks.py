@@ -38,7 +38,6 @@ class BlockRequest(Request):
     hashes: list[int] = field(default_factory=list)
     priority: int = 0  # lower goes first
     held: list[tuple[int | None, bool]] = field(default_factory=list)  # (hash, whether it is the only copy)
-    created: int = 0  # full blocks that it added to the cache
 
 
 class Blocks:
@@ -53,7 +52,6 @@ class Blocks:
         self.count, self.size, self.free = count, size, count
         self.idle: dict[int, None] = {}  # by hash, in order of last use
         self.users: dict[int, int] = {}
-        self.events: list[tuple[str, BlockRequest | None, list[int]]] | None = None  # for whoever sets a list
 
     @property
     def unused(self) -> int:
@@ -85,22 +83,16 @@ class Blocks:
         need = -(-tokens // self.size) - len(r.held)
         if need > self.unused:
             return False
-        gone = []
-        for _ in range(need - self.free):
-            gone.append(next(iter(self.idle)))
-            del self.idle[gone[-1]]
-        self.free -= need - len(gone)
+        evicted = max(need - self.free, 0)
+        for _ in range(evicted):
+            del self.idle[next(iter(self.idle))]
+        self.free -= need - evicted
         r.held += [(None, True)] * need
-        new = [k for k in range(min(tokens // self.size, len(r.hashes))) if r.held[k][0] is None]
-        for k in new:
+        for k in range(r.computed // self.size, min(tokens // self.size, len(r.hashes))):
             only = r.hashes[k] not in self.users and r.hashes[k] not in self.idle
             r.held[k] = r.hashes[k], only
             if only:
                 self.users[r.hashes[k]] = 1
-                r.created += 1
-        if self.events is not None:
-            self.events += [("removed", None, gone)] if gone else []
-            self.events += [("stored", r, [r.hashes[k] for k in new])] if new else []
         return True
 
     def release(self, r: BlockRequest) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -217,14 +218,20 @@ def answer(tokenizer: Tokenizer, reply: Reply | None, limit: int, at_least: int)
         deltas += [(k, part, True) for part in texts(tokenizer, within)] + [None] * len(after)
     missing = max(at_least, 0 if reply else FILLER_TOKENS) - len(tokens)
     if missing > 0:
-        filler = tokenizer.encode(FILLER)
-        extra = (filler * (missing // len(filler) + 1))[:missing]
-        tokens, deltas = tokens + extra, deltas + list(texts(tokenizer, extra))
+        filler, said = _filler(tokenizer)
+        times = missing // len(filler) + 1
+        tokens, deltas = tokens + (filler * times)[:missing], deltas + (said * times)[:missing]
     if len(tokens) >= limit:
         return Answer(tokens[:limit], deltas[:limit], "length")
     called = bool(reply and reply.calls)
     end = None if called else ""
     return Answer([*tokens, tokenizer.eos], [*deltas, end], "tool_calls" if called else "stop")
+
+
+@cache
+def _filler(tokenizer: Tokenizer) -> tuple[list[int], list[str]]:
+    tokens = tokenizer.encode(FILLER)
+    return tokens, list(texts(tokenizer, tokens))
 
 
 def texts(tokenizer: Tokenizer, tokens: Sequence[int]) -> Iterator[str]:
