@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from tao.live.double.blocks import BlockNode, BlockRequest, block_hashes  # noqa
 from tao.live.double.engine import VirtualLoop  # noqa: E402
 from tao.live.double.jobs import Settings  # noqa: E402
 from tao.live.double.serve import Deployment, Plan  # noqa: E402
-from tao.live.double.text import Answer  # noqa: E402
+from tao.live.double.text import Answer, FolderTokenizer, texts  # noqa: E402
 
 QWEN = PROFILES["qwen3-32b-2xh100"]
 SHARED = Path(os.environ.get("TAO_SHARED", Path(__file__).parents[2] / "shared"))
@@ -422,6 +423,71 @@ def test_a_salt_keeps_caches_apart_and_an_answer_is_reused():
     assert follow == (prompt + 64 - 1) // 32 * 32
 
 
+# The tokenizer of a model
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A byte-level tokenizer trained on this Python's library, as that of the samples' model."""
+    tokenizers = pytest.importorskip("tokenizers", reason="needs the package tokenizers")
+    tokens = tokenizers.Tokenizer(tokenizers.models.BPE(byte_fallback=False))
+    tokens.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokens.decoder = tokenizers.decoders.ByteLevel()
+    files = sorted(map(str, Path(sysconfig.get_paths()["stdlib"]).glob("*.py")))[:120]
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=4096,
+        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokens.train(files, trainer)
+    folder = tmp_path_factory.mktemp("tiny")
+    tokens.save(str(folder / "tokenizer.json"))
+    template = (
+        "{%- for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + (m['content'] or '') }}"
+        "{{ '<|im_end|>\n' }}{%- endfor %}"
+        "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{%- endif %}"
+    )
+    config = {"eos_token": "<|im_end|>", "chat_template": template}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    return FolderTokenizer(str(folder))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tokenize_chat",
+        "tokenize_prompt",
+        "detokenize",
+        "chat_nonstream",
+        "chat_cache_salt",
+        "completions_nonstream",
+    ],
+)
+def test_with_the_tokenizer_of_the_model_even_the_numbers_are_equal(tiny, name):
+    expected = json.loads(recorded("tokenize_chat.txt")[-1])["tokens"]
+    said = json.loads(recorded("tokenize_chat.txt")[2])["messages"]
+    if tiny.encode(tiny.prompt(said, {})) != expected:
+        pytest.skip("the library of this Python has other text than that of the samples")
+    method, path, request, _, _, body = recorded(name + ".txt")
+    data = LONG[name] if name in LONG else json.loads(request)
+    if name in LONG:
+        data = data | {"messages": [said[0], *data["messages"]]}
+
+    async def run():
+        profile = dataclasses.replace(QWEN, block_tokens=128)
+        app = Server(profile, Settings(131_072, model="tiny", max_model_len=8192), tiny)
+        return (await client(app).request(method, path, json=data)).json()
+
+    mine, theirs = virtual(run()), json.loads(body)
+    assert mine["usage"] == theirs["usage"] if "usage" in theirs else mine == theirs
+
+
+def test_a_model_s_tokenizer_streams_the_text_of_its_tokens(tiny):
+    tokens = tiny.encode("naïve façade: 你好, world")
+    assert "".join(texts(tiny, tokens)) == tiny.decode(tokens) == "naïve façade: 你好, world"
+
+
 # Queues, overload and faults, in process
 
 
@@ -580,6 +646,126 @@ def test_the_key_guards_what_the_real_server_guards():
     assert (bare, good) == ('{"error":"Unauthorized"}', 200)
 
 
+TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}]
+REFUSED = [  # a change of a chat request; status, type, parameter and the beginning of what vLLM 0.32 says
+    (
+        {"max_tokens": -1},
+        "BadRequestError",
+        "max_tokens",
+        "max_tokens must be at least 1, got -1. (parameter",
+    ),
+    (
+        {"cache_salt": ""},
+        "BadRequestError",
+        "cache_salt",
+        "Parameter 'cache_salt' must be a non-empty string",
+    ),
+    (
+        {"stream_options": {"include_usage": True}},
+        "BadRequestError",
+        "stream_options",
+        "Stream options can only",
+    ),
+    ({"tools": TOOLS}, "BadRequestError", None, '"auto" tool choice requires --enable-auto-tool-choice and'),
+    ({"tools": TOOLS, "tool_choice": "required"}, "BadRequestError", None, 'tool_choice="required" requires'),
+    ({"tools": []}, "BadRequestError", "tools", "`tools` must not be an empty array."),
+    (
+        {"tool_choice": "auto"},
+        "BadRequestError",
+        "tool_choice",
+        "When using `tool_choice`, `tools` must be set.",
+    ),
+    ({"top_p": 0}, "BadRequestError", "top_p", "top_p must be in (0, 1], got 0.0."),
+    ({"n": 0}, "BadRequestError", None, "n must be at least 1, got 0."),
+    ({"stop": ["a"] * 5}, "Bad Request", "body.stop", "2 validation errors:\n  {'type': 'string_type'"),
+    ({"n": [], "top_p": "x", "model": 1}, "Bad Request", "body.model", "3 validation errors:\n  {'type'"),
+    (
+        {"max_completion_tokens": 9999},
+        "BadRequestError",
+        "max_completion_tokens",
+        "max_completion_tokens=9999 cannot",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "kind", "param", "begins"), REFUSED)
+def test_bad_requests_are_refused_in_the_same_words(change, kind, param, begins):
+    async def run():
+        body = ask(False) | change
+        return await client(server(max_model_len=8192)).post("/v1/chat/completions", json=body)
+
+    reply = virtual(run())
+    error = reply.json()["error"]
+    assert (reply.status_code, error["type"], error["param"], error["code"]) == (400, kind, param, 400)
+    assert error["message"].startswith(begins)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            [
+                "messages",
+                "model",
+                "max_tokens",
+                "n",
+                "stop",
+                "stream",
+                "temperature",
+                "tools",
+                "tool_choice",
+                "seed",
+            ]
+        ),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+            lambda inner: (
+                st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+            ),
+            max_leaves=5,
+        ),
+    )
+)
+def test_whatever_is_sent_the_answer_is_a_well_formed_one(body):
+    async def run():
+        http = client(server(max_model_len=512))
+        return await http.post(
+            "/v1/chat/completions", content=json.dumps(body), headers={"content-type": "application/json"}
+        )
+
+    reply = virtual(run())
+    if reply.status_code == 200:
+        return
+    error = reply.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert error["code"] == reply.status_code
+    assert reply.status_code in (400, 404)
+
+
+def test_two_choices_are_interleaved_and_an_interval_joins_tokens():
+    async def run():
+        http = client(server())
+        options = {"stream_options": {"include_usage": True}}
+        two = await http.post("/v1/chat/completions", json=ask(made=3, n=2, temperature=1.0, **options))
+        joined = await http.post("/v1/chat/completions", json=ask(made=10, stream_interval=4))
+        return [[json.loads(x) for x in events(r.text)[:-1]] for r in (two, joined)]
+
+    two, joined = virtual(run())
+    assert [c["choices"][0]["index"] for c in two[:-1]] == [0, 1] * 4
+    assert two[-1]["usage"]["completion_tokens"] == 6
+    assert "metrics" not in two[-1]
+    words = [len(c["choices"][0]["delta"]["content"]) for c in joined[1:]]
+    assert len(words) == 4  # 1 + 4 + 4 + 1 tokens
+
+
+def test_an_empty_body_is_a_missing_field():
+    async def run():
+        kind = {"content-type": "application/json"}
+        return await client(server()).post("/v1/completions", content=b"", headers=kind)
+
+    assert virtual(run()).json()["error"]["param"] == "body"
+
+
 def test_bodies_are_bounded():
     async def run():
         return await client(server()).post("/v1/completions", content=b"x" * (2**24 + 1))
@@ -600,9 +786,6 @@ def deployment(tmp_path_factory):
     replies.write_text("\n".join(map(json.dumps, lines)))
     with Deployment(Plan(nodes=2, speedup=50, replies=str(replies), kv_tokens=16_384)) as running:
         yield running
-
-
-TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}]
 
 
 def test_the_openai_client_streams_calls_tools_and_sees_errors(deployment):

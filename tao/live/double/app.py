@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import secrets
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
@@ -17,13 +16,12 @@ from tao.live.double import requests as req
 from tao.live.double.engine import Engine, EngineDeadError, OverloadError
 from tao.live.double.jobs import Job, Settings
 from tao.live.double.metrics import Metrics
-from tao.live.double.requests import Refusal, error_body
-from tao.live.double.stream import Answers, dumps
+from tao.live.double.requests import BodyError, Refusal, error_body
+from tao.live.double.stream import Answers
 from tao.live.double.text import PieceTokenizer, Reply, Tokenizer, answer, find_reply
+from tao.live.double.wire import Asgi, Response, event, read, unless_gone
 from tao.profiles import Profile
 
-Asgi = Callable[..., Awaitable[Any]]
-MAX_BODY = 16 * 2**20  # bytes of a request; ours, some 4 million tokens
 GUARDED = ("/v1", "/v2", "/inference")  # paths that want the API key, as in vLLM
 BURST_S = 0.002  # ours: between the first look at the queue limits and the second; vLLM tokenizes then
 TOO_LONG = (
@@ -125,17 +123,17 @@ class Server:
 
     async def _post(self, handler: Any, headers: dict[str, str], receive: Asgi, reply: Response) -> None:
         try:
-            data = await _body(headers, receive)
+            data = await read(headers, receive)
             if not isinstance(handler, type):
                 await reply.json(handler(data))
                 return
             request = cast("type[BaseModel]", handler).model_validate(data, from_attributes=True)
             self.load += 1
             try:
-                await _unless_gone(receive, self._generate(request, headers, reply))
+                await unless_gone(receive, self._generate(request, headers, reply))
             finally:
                 self.load -= 1
-        except (ValidationError, json.JSONDecodeError, Refusal) as error:
+        except (ValidationError, BodyError, Refusal) as error:
             await reply.json(error_body(error), error.status if isinstance(error, Refusal) else 400)
 
     # --- endpoints ----------------------------------------------------------------------------
@@ -195,14 +193,19 @@ class Server:
         if request.tool_choice not in (None, "none") and not self.replies:
             choice = request.tool_choice
             if choice == "auto":
-                what = '"auto" tool choice requires --enable-auto-tool-choice and'
-            else:
-                named = isinstance(choice, dict) and choice.get("function", {}).get("name")
-                what = f"tool_choice={f'function {named!r}' if named else f'{choice!r}'} requires".replace(
-                    "'", '"'
+                what = (
+                    '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
                 )
-            raise Refusal(f"{what} --tool-call-parser to be set")
-        options = {"add_generation_prompt": request.add_generation_prompt, "tools": request.tools}
+            else:
+                named = (
+                    f'function "{choice.function.name}"'
+                    if isinstance(choice, req.NamedTool)
+                    else f'"{choice}"'
+                )
+                what = f"tool_choice={named} requires --tool-call-parser to be set"
+            raise Refusal(what)
+        tools = [tool.model_dump(exclude_unset=True) for tool in request.tools or ()]
+        options = {"add_generation_prompt": request.add_generation_prompt, "tools": tools or None}
         return [self._prompt(request.messages, options | (request.chat_template_kwargs or {}))]
 
     def _work(self, request: req.ChatRequest | req.CompletionRequest) -> list[dict[str, Any]]:
@@ -272,16 +275,16 @@ class Server:
                 await asyncio.sleep(BURST_S)
             jobs += [self.engine.submit(**w, priority=priority) for w in work]
             tokens = 0
-            async for event in answers.events(jobs):
-                await reply.part(event)
+            async for part in answers.events(jobs):
+                await reply.part(part)
                 tokens = sum(job.emitted for job in jobs)
                 if cut and tokens >= 2:
                     await reply.part(b"", more=False)
                     return
         except OverloadError as error:
-            await reply.part(_event(error_body(Refusal(str(error), status=503))))
+            await reply.part(event(error_body(Refusal(str(error), status=503))))
         except EngineDeadError as error:
-            await reply.part(_event(error_body(Refusal(str(error), status=500))))
+            await reply.part(event(error_body(Refusal(str(error), status=500))))
         finally:
             for job in jobs:
                 self.engine.abort(job)
@@ -289,71 +292,6 @@ class Server:
         await reply.part(b"", more=False)
 
 
-class Response:
-    """Sends the parts of one answer."""
-
-    def __init__(self, send: Asgi, request_id: str) -> None:
-        self._send, self._id = send, request_id
-
-    async def begin(self, status: int, *headers: tuple[bytes, bytes]) -> None:
-        """Status and headers."""
-        known = [*headers, (b"x-request-id", self._id.encode("latin-1", "replace"))]
-        await self._send({"type": "http.response.start", "status": status, "headers": known})
-
-    async def part(self, body: bytes, more: bool = True) -> None:
-        """A part of the body."""
-        await self._send({"type": "http.response.body", "body": body, "more_body": more})
-
-    async def json(self, data: Any, status: int = 200, *headers: tuple[bytes, bytes]) -> None:
-        """A whole answer: JSON, or bytes that are text."""
-        text = isinstance(data, bytes)
-        body = data if text else dumps(data).encode("utf-8", "replace")
-        kind = b"text/plain; version=1.0.0; charset=utf-8" if text else b"application/json"
-        about = [(b"content-length", str(len(body)).encode())] + [(b"content-type", kind)] * bool(body)
-        await self.begin(status, *headers, *about)
-        await self.part(body, more=False)
-
-
-def _event(data: Any) -> bytes:
-    return f"data: {json.dumps(data)}\n\n".encode()
-
-
-async def _body(headers: dict[str, str], receive: Asgi) -> Any:
-    raw = bytearray()
-    more = True
-    while more:
-        message = await receive()
-        raw += message.get("body", b"")
-        more = message.get("more_body", False)
-        if len(raw) > MAX_BODY:
-            raise Refusal(f"The request is larger than {MAX_BODY} bytes.", status=413)
-    if headers.get("content-type", "").lower().split(";")[0] != "application/json":
-        why = "Unsupported Media Type: Only 'application/json' is allowed"
-        raise Refusal(f"1 validation error:\n  {why}", kind="Bad Request")
-    try:
-        return json.loads(raw)
-    except (UnicodeDecodeError, RecursionError):
-        raise Refusal("There was an error parsing the body", kind="Bad Request") from None
-
-
 async def _finished(engine: Engine, job: Job) -> None:
     async for _ in engine.outputs(job):
         pass
-
-
-async def _unless_gone(receive: Asgi, work: Any) -> None:
-    """Do the work until it is done or the client has gone."""
-
-    async def gone() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-
-    both = {asyncio.ensure_future(work), asyncio.ensure_future(gone())}
-    try:
-        done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in both:
-            task.cancel()
-        await asyncio.gather(*both, return_exceptions=True)
-    for task in done:
-        task.result()

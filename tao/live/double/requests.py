@@ -6,15 +6,19 @@ A `pydantic` schema finds wrong types, `Refusal` carries what a rule or the engi
 
 from __future__ import annotations
 
-import json
 import math
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 MAX_ERRORS, MAX_SHOWN, MAX_LINE = 10, 200, 1000  # what an answer repeats of a bad request, as in vLLM
 TYPE_NAMES = {"str", "int", "float", "bool", "list", "dict"}  # branches of a union, left out of a path
+# Of several wrong fields, vLLM names the one first that comes first in its own schema.
+ORDER = """
+messages model prompt frequency_penalty logit_bias logprobs top_logprobs max_tokens max_completion_tokens n
+presence_penalty seed stop stream stream_options temperature top_p tools tool_choice"""
+MAX_N = 16_384  # vLLM's default of VLLM_MAX_N_SEQUENCES
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 Natural = Annotated[int, Field(ge=0)]
 
@@ -32,7 +36,15 @@ class Refusal(Exception):  # noqa: N818 - it becomes an answer, not a traceback
         self.kind = kind or named.get(status) or HTTPStatus(status).phrase
 
 
-def error_body(error: Refusal | ValidationError | json.JSONDecodeError) -> dict[str, Any]:
+class BodyError(Exception):
+    """A body that is empty or no JSON, as a problem in the form that `pydantic` gives its own."""
+
+    def __init__(self, kind: str, message: str, where: tuple[int, ...] = (), **more: object) -> None:
+        super().__init__(message)
+        self.problem = {"type": kind, "loc": ("body", *where), "msg": message, "input": None} | more
+
+
+def error_body(error: Refusal | ValidationError | BodyError) -> dict[str, Any]:
     """The body of any refused request.
 
     >>> error_body(Refusal("no", "n", 0))["error"]["message"]
@@ -41,11 +53,12 @@ def error_body(error: Refusal | ValidationError | json.JSONDecodeError) -> dict[
     if isinstance(error, Refusal):
         found = {"message": str(error), "type": error.kind, "param": error.param, "code": error.status}
         return {"error": found}
-    if isinstance(error, json.JSONDecodeError):
-        problem: dict[str, Any] = {"type": "json_invalid", "loc": ("body", error.pos)}
-        problems = [problem | {"msg": "JSON decode error", "input": {}, "ctx": {"error": error.msg}}]
+    if isinstance(error, BodyError):
+        problems: list[dict[str, Any]] = [error.problem]
     else:
+        rank = {name: k for k, name in enumerate(ORDER.split())}
         problems = [{**p, "loc": ("body", *p["loc"])} for p in error.errors(include_url=False)]
+        problems.sort(key=lambda p: rank.get(p["loc"][1], len(rank)) if len(p["loc"]) > 1 else -1)
     count, shown = len(problems), problems[:MAX_ERRORS]
     word = "error" if count == 1 else "errors"
     lines = [f"{count} validation {word}:", *(f"  {_problem(p)}" for p in shown)]
@@ -86,6 +99,7 @@ class _Sampling(_Open):
     """What chat and completions share."""
 
     frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
     n: int | None = 1
     presence_penalty: float | None = None
     seed: Int64 | None = None
@@ -95,17 +109,27 @@ class _Sampling(_Open):
     temperature: float | None = None
     top_p: float | None = None
     user: str | None = None
+    use_beam_search: bool = False
     top_k: int | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
+    length_penalty: float = 1.0
+    stop_token_ids: list[int] | None = []
+    include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     min_tokens: int = 0
-    stop_token_ids: list[int] | None = []
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    allowed_token_ids: list[int] | None = None
+    prompt_logprobs: int | None = None
+    bad_words: list[str] = []
+    add_special_tokens: bool = True
     priority: Int64 = 0
     request_id: str | None = None
     session_id: str | None = None
     return_token_ids: bool | None = None
     cache_salt: str | None = None
+    stream_interval: Annotated[int, Field(ge=1)] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -136,6 +160,9 @@ class _Sampling(_Open):
         n = 1 if self.n is None else self.n
         if n < 1:
             raise Refusal(f"n must be at least 1, got {n}.")
+        if n > MAX_N:
+            more = "To increase this limit, set the VLLM_MAX_N_SEQUENCES environment variable."
+            raise Refusal(f"n must be at most {MAX_N}, got {n}. {more}")
         penalty = 1.0 if self.repetition_penalty is None else self.repetition_penalty
         for name in ("presence_penalty", "frequency_penalty"):
             if not -2 <= (x := getattr(self, name) or 0.0) <= 2:
@@ -173,6 +200,33 @@ class Message(_Open):
     content: str | list[Any] | None = None
 
 
+class Named(_Open):
+    """The name of a function."""
+
+    name: str
+
+
+class Function(Named):
+    """A function that a model may call."""
+
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class Tool(_Open):
+    """A tool that a model may call."""
+
+    type: Literal["function"] = "function"
+    function: Function
+
+
+class NamedTool(_Open):
+    """The one tool that a model must call."""
+
+    function: Named
+    type: Literal["function"] = "function"
+
+
 class ChatRequest(_Sampling):
     """The body of `/v1/chat/completions`."""
 
@@ -180,8 +234,12 @@ class ChatRequest(_Sampling):
     model: str | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = "none"
+    logprobs: bool | None = False
+    top_logprobs: int | None = 0
+    tools: list[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = "none"
+    parallel_tool_calls: bool | None = True
+    echo: bool = False
     add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, Any] | None = None
 
@@ -218,6 +276,8 @@ class CompletionRequest(_Sampling):
     model: str | None = None
     prompt: list[Natural] | list[list[Natural]] | str | list[str] | None = None
     max_tokens: int | None = 16
+    n: int = 1
+    suffix: str | None = None
     echo: bool | None = False
     logprobs: int | None = None
 

@@ -81,8 +81,9 @@ class Answers:
     def _final_usage(self, jobs: list[Job], whole: bool) -> dict[str, Any]:
         s, block = self.settings, self.engine.node.blocks.size
         usage = self._count(jobs)
-        cached = sum(j.hit_tokens for j in jobs) if self.chat else jobs[-1].hit_tokens
-        created = sum(max(j.prompt_tokens // block * block - j.hit_tokens, 0) for j in jobs)
+        job = jobs[0 if self.chat else -1]  # of several, vLLM reports one
+        cached = job.hit_tokens
+        created = max(job.prompt_tokens // block * block - cached, 0)
         details: dict[str, Any] = {"cached_tokens": cached}
         if s.version >= (0, 26) and (whole or self.chat):
             details["created_cache_tokens"] = created if self.chat else None
@@ -127,6 +128,8 @@ class Answers:
                 out += [self._event(self._role(i), job, jobs, 0) for i, job in enumerate(jobs)]
             begun, job = True, jobs[index]
             end = job.reason if count == job.emitted and job.reason else None
+            if told[index] and count - told[index] < (self.request.stream_interval or 1) and not end:
+                continue
             if count > told[index] or end:
                 out += self._deltas(index, job, told[index], count, end, kinds[index], jobs)
             told[index] = count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,7 +18,7 @@ FILLER = "[simulated] No model wrote this text; it stands for an answer of this 
 FILLER_TOKENS = 128  # ours: an answer's length where nothing else says it
 
 
-class Tokenizer(Protocol):
+class Tokenizer(Hashable, Protocol):
     """What the server needs of a tokenizer; `eos` ends an answer."""
 
     eos: int
@@ -192,22 +192,24 @@ def find_reply(replies: Sequence[Reply], messages: list[dict[str, Any]]) -> Repl
     return max(fits, key=lambda r: len(r.match), default=None)
 
 
+# What a token adds to a stream: content, (call, name, False) to begin a tool call, (call, arguments, True)
+# to go on with it, or nothing.
+Delta = str | tuple[int, str, bool] | None
+
+
 @dataclass
 class Answer:
-    """The tokens of an answer and what each of them adds to the stream; `None`: the client sees nothing.
-
-    A delta is a string of content, or (call, name) that begins a tool call, or (call, arguments, True).
-    """
+    """The tokens of an answer, what each of them adds to the stream, and why it ends."""
 
     tokens: list[int]
-    deltas: list[str | tuple[int, str, bool] | None]
+    deltas: list[Delta]
     reason: str
 
 
 def answer(tokenizer: Tokenizer, reply: Reply | None, limit: int, at_least: int) -> Answer:
     """A scripted answer, or filler, of at most `limit` and at least `at_least` tokens."""
     tokens: list[int] = []
-    deltas: list[str | tuple[int, str, bool] | None] = []
+    deltas: list[Delta] = []
     if reply:
         tokens += tokenizer.encode(reply.content)
         deltas += texts(tokenizer, tokens)
@@ -229,9 +231,9 @@ def answer(tokenizer: Tokenizer, reply: Reply | None, limit: int, at_least: int)
 
 
 @cache
-def _filler(tokenizer: Tokenizer) -> tuple[list[int], list[str]]:
+def _filler(tokenizer: Tokenizer) -> tuple[list[int], list[Delta]]:
     tokens = tokenizer.encode(FILLER)
-    return tokens, list(texts(tokenizer, tokens))
+    return tokens, [*texts(tokenizer, tokens)]
 
 
 def texts(tokenizer: Tokenizer, tokens: Sequence[int]) -> Iterator[str]:
