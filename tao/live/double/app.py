@@ -103,6 +103,9 @@ class Server:
         path, method = scope["path"], scope["method"]
         if path.startswith(GUARDED) and method != "OPTIONS" and not self._knows(headers):
             await reply.json({"error": "Unauthorized"}, 401)
+        elif path not in self.routes and path.rstrip("/") in self.routes:
+            await reply.begin(307, (b"location", path.rstrip("/").encode()), (b"content-length", b"0"))
+            await reply.part(b"", more=False)
         elif path not in self.routes:
             await reply.json({"detail": "Not Found"}, 404)
         elif method not in self.routes[path]:
@@ -155,18 +158,18 @@ class Server:
         return {"object": "list", "data": [model]}
 
     def _served(self, model: str | None) -> None:
-        if model is not None and model != self.settings.model:
+        if model and model != self.settings.model:
             text = f"The model `{model}` does not exist. Valid aliases: {self.settings.model}."
             raise Refusal(text, "model", status=404)
 
     def _tokenize(self, data: Any) -> dict[str, Any]:
-        request = req.TokenizeRequest.model_validate(data, from_attributes=True)
+        request = req.TOKENIZE.validate_python(data, from_attributes=True)
         self._served(request.model)
-        if request.messages is not None:
+        if isinstance(request, req.TokenizeChat):
             options = {"add_generation_prompt": request.add_generation_prompt}
             tokens = self._prompt(request.messages, options | (request.chat_template_kwargs or {}))
         else:
-            tokens = self.tokenizer.encode(request.prompt or "")
+            tokens = self.tokenizer.encode(request.prompt)
         strings = [self.tokenizer.token_str(t) for t in tokens] if request.return_token_strs else None
         size = {"count": len(tokens), "max_model_len": self.engine.max_model_len}
         return size | {"tokens": tokens, "token_strs": strings}
@@ -174,7 +177,7 @@ class Server:
     def _detokenize(self, data: Any) -> dict[str, Any]:
         request = req.DetokenizeRequest.model_validate(data, from_attributes=True)
         self._served(request.model)
-        return {"prompt": self.tokenizer.decode(request.tokens)}
+        return {"prompt": self.tokenizer.decode(request.tokens, special=True)}
 
     def _prompt(self, messages: list[req.Message], options: dict[str, Any]) -> list[int]:
         if not messages:
@@ -187,6 +190,12 @@ class Server:
         """The prompts of a request as tokens; raises `Refusal`."""
         if isinstance(request, req.CompletionRequest):
             given: Any = request.prompt
+            if request.suffix:
+                raise Refusal.bare(
+                    "suffix is only supported for models with FIM completion rendering", "suffix"
+                )
+            if not given:
+                raise Refusal("You must pass at least one prompt")
             if isinstance(given, str) or isinstance(given[0], int):
                 given = [given]
             return [self.tokenizer.encode(p) if isinstance(p, str) else p for p in given]
@@ -212,6 +221,8 @@ class Server:
         """The arguments of `Engine.submit`, for every choice; raises `Refusal`."""
         longest = self.engine.max_model_len
         wanted, name, reply = request.max_tokens, "max_tokens", None
+        if wanted is None and isinstance(request, req.CompletionRequest):
+            wanted = 16
         if isinstance(request, req.ChatRequest) and request.max_completion_tokens is not None:
             wanted, name = request.max_completion_tokens, "max_completion_tokens"
         prompts = self._prompts(request)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from http import HTTPStatus
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 MAX_ERRORS, MAX_SHOWN, MAX_LINE = 10, 200, 1000  # what an answer repeats of a bad request, as in vLLM
-TYPE_NAMES = {"str", "int", "float", "bool", "list", "dict"}  # branches of a union, left out of a path
+# Branches of a union, left out of a path.
+TYPE_NAMES = {"str", "int", "float", "bool", "list", "dict", "tokenizeprompt", "tokenizechat"}
+USAGE = 'Correct usage: `{"type": "function", "function": {"name": "my_function"}}`'
 # Of several wrong fields, vLLM names the one first that comes first in its own schema.
 ORDER = """
 messages model prompt frequency_penalty logit_bias logprobs top_logprobs max_tokens max_completion_tokens n
@@ -35,6 +37,13 @@ class Refusal(Exception):  # noqa: N818 - it becomes an answer, not a traceback
         named = {400: "BadRequestError", 404: "NotFoundError", 500: "InternalServerError"}
         self.kind = kind or named.get(status) or HTTPStatus(status).phrase
 
+    @classmethod
+    def bare(cls, message: str, param: str) -> Refusal:
+        """One whose text does not repeat the parameter."""
+        error = cls(message)
+        error.param = param
+        return error
+
 
 class BodyError(Exception):
     """A body that is empty or no JSON, as a problem in the form that `pydantic` gives its own."""
@@ -51,6 +60,8 @@ def error_body(error: Refusal | ValidationError | BodyError) -> dict[str, Any]:
     'no (parameter=n, value=0)'
     """
     if isinstance(error, Refusal):
+        if error.kind == "detail":  # the framework's own form
+            return {"detail": str(error)}
         found = {"message": str(error), "type": error.kind, "param": error.param, "code": error.status}
         return {"error": found}
     if isinstance(error, BodyError):
@@ -98,6 +109,8 @@ class StreamOptions(_Open):
 class _Sampling(_Open):
     """What chat and completions share."""
 
+    _counts: ClassVar[tuple[str, ...]] = ()  # fields whose values are looked at before all types
+
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     n: int | None = 1
@@ -138,6 +151,14 @@ class _Sampling(_Open):
         if not isinstance(data, dict):
             return data
         cls._own_rules(data)
+        for name in cls._counts:
+            given = data.get(name)
+            if given is not None and not isinstance(given, int | float):
+                raise Refusal(f"`{name}` must be an integer.", name, given)
+            if given is not None and given < 0 and given != -1:
+                raise Refusal(f"`{name}` must be a positive value or -1.", name, given)
+        if "top_logprobs" in cls._counts and data.get("top_logprobs") and not data.get("logprobs"):
+            raise Refusal("when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs")
         if data.get("stream_options") and not data.get("stream"):
             raise Refusal("Stream options can only be defined when `stream=True`.", "stream_options")
         salt = data.get("cache_salt")
@@ -199,6 +220,12 @@ class Message(_Open):
     role: str
     content: str | list[Any] | None = None
 
+    @model_validator(mode="after")
+    def _speaks(self) -> Message:
+        if self.role != "assistant" and "content" in self.model_fields_set and self.content is None:
+            raise ValueError("only an assistant may say nothing")
+        return self
+
 
 class Named(_Open):
     """The name of a function."""
@@ -230,6 +257,7 @@ class NamedTool(_Open):
 class ChatRequest(_Sampling):
     """The body of `/v1/chat/completions`."""
 
+    _counts = ("prompt_logprobs", "top_logprobs")
     messages: list[Message]
     model: str | None = None
     max_tokens: int | None = None
@@ -255,24 +283,26 @@ class ChatRequest(_Sampling):
             data["tool_choice"] = "auto"
         if choice not in (None, "none") and tools is None:
             raise Refusal("When using `tool_choice`, `tools` must be set.", "tool_choice")
-        if isinstance(choice, str) and choice not in ("none", "auto", "required"):
+        if choice not in (None, "none", "auto", "required") and not isinstance(choice, dict):
             raise Refusal(
                 f"Invalid value for `tool_choice`: {choice}! Only named tools, "
                 '"none", "auto" or "required" are supported.',
                 "tool_choice",
             )
-        top = data.get("top_logprobs")
-        if top is not None and not isinstance(top, int | float):
-            raise Refusal("`top_logprobs` must be an integer.", "top_logprobs", top)
-        if top is not None and top < 0 and top != -1:
-            raise Refusal("`top_logprobs` must be a positive value or -1.", "top_logprobs", top)
-        if top and not data.get("logprobs"):
-            raise Refusal("when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs")
+        if isinstance(choice, dict):
+            function = choice.get("function")
+            if not isinstance(function, dict):
+                text = f"Invalid value for `function`: `{function}` in `tool_choice`! {USAGE}"
+                raise Refusal(text, "tool_choice.function")
+            if "name" not in function:
+                text = f"Expected field `name` in `function` in `tool_choice`! {USAGE}"
+                raise Refusal(text, "tool_choice.function.name")
 
 
 class CompletionRequest(_Sampling):
     """The body of `/v1/completions`."""
 
+    _counts = ("prompt_logprobs", "logprobs")
     model: str | None = None
     prompt: list[Natural] | list[list[Natural]] | str | list[str] | None = None
     max_tokens: int | None = 16
@@ -287,15 +317,25 @@ class CompletionRequest(_Sampling):
             raise Refusal("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
 
 
-class TokenizeRequest(_Open):
-    """The body of `/tokenize`: a prompt or a conversation."""
+class TokenizePrompt(_Open):
+    """The body of `/tokenize` with a text."""
 
     model: str | None = None
-    prompt: str | None = None
-    messages: list[Message] | None = None
+    prompt: str
+    return_token_strs: bool | None = False
+
+
+class TokenizeChat(_Open):
+    """The body of `/tokenize` with a conversation."""
+
+    model: str | None = None
+    messages: list[Message]
     add_generation_prompt: bool = True
     return_token_strs: bool | None = False
     chat_template_kwargs: dict[str, Any] | None = None
+
+
+TOKENIZE = TypeAdapter[TokenizePrompt | TokenizeChat](TokenizePrompt | TokenizeChat)
 
 
 class DetokenizeRequest(_Open):

@@ -26,8 +26,8 @@ class Tokenizer(Hashable, Protocol):
     def encode(self, text: str) -> list[int]:
         """The tokens of a text, special tokens recognized."""
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The text of tokens, special tokens left out."""
+    def decode(self, tokens: Sequence[int], special: bool = False) -> str:
+        """The text of tokens, with or without the special ones."""
 
     def token_str(self, token: int) -> str:
         """One token as `/tokenize` shows it."""
@@ -59,14 +59,17 @@ class PieceTokenizer:
                 tokens += [int.from_bytes(b"\1" + piece, "big") for piece in pieces]
         return tokens
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        return b"".join(self._raw(t) for t in tokens if t >= len(SPECIALS)).decode("utf-8", "replace")
+    def decode(self, tokens: Sequence[int], special: bool = False) -> str:
+        kept = [t for t in tokens if special or t >= len(SPECIALS)]
+        return b"".join(map(self._raw, kept)).decode("utf-8", "replace")
 
     def token_str(self, token: int) -> str:
-        return SPECIALS[token] if token < len(SPECIALS) else self._raw(token).decode("utf-8", "replace")
+        return self._raw(token).decode("utf-8", "replace")
 
     @staticmethod
     def _raw(token: int) -> bytes:
+        if token < len(SPECIALS):
+            return SPECIALS[token].encode()
         return token.to_bytes((token.bit_length() + 7) // 8, "big")[1:]
 
     def prompt(self, messages: list[dict[str, Any]], options: dict[str, Any]) -> str:
@@ -106,8 +109,8 @@ class FolderTokenizer:
     def encode(self, text: str) -> list[int]:
         return list(self._tokens.encode(text, add_special_tokens=False).ids)
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        return str(self._tokens.decode(list(tokens), skip_special_tokens=True))
+    def decode(self, tokens: Sequence[int], special: bool = False) -> str:
+        return str(self._tokens.decode(list(tokens), skip_special_tokens=not special))
 
     def token_str(self, token: int) -> str:
         return str(self._tokens.id_to_token(token))

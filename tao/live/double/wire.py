@@ -65,7 +65,7 @@ async def read(headers: dict[str, str], receive: Asgi) -> Any:
         what = {"input": {}, "ctx": {"error": e.msg}}
         raise BodyError("json_invalid", "JSON decode error", (e.pos,), **what) from None
     except (UnicodeDecodeError, RecursionError):
-        raise Refusal("There was an error parsing the body", kind="Bad Request") from None
+        raise Refusal("There was an error parsing the body", kind="detail") from None
 
 
 async def unless_gone(receive: Asgi, work: Any) -> None:
