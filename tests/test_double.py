@@ -404,6 +404,27 @@ def test_preemption_stalls_a_stream_and_is_counted():
     assert max(gaps) > 10 * min(gaps)
 
 
+def test_a_full_pool_preempts_as_often_as_the_real_server():
+    text = sample("preemption_trace.txt")
+    counted = float(re.search(r"'vllm:num_preemptions_total': ([\d.]+)", text)[1])
+    prompt, made = map(int, re.search(r"prompt (\d+) out (\d+)", text).groups())
+
+    async def run():
+        engine = server(kv_tokens=3072).engine
+
+        async def one(i):
+            job = engine.submit([i] * prompt, Answer([9] * made, ["."] * made, "length"))
+            async for _ in engine.outputs(job):
+                pass
+            return job.preemptions
+
+        return await asyncio.gather(*(one(i) for i in range(8)))
+
+    preempted = virtual(run())
+    assert sum(preempted) == counted
+    assert preempted[:3] == [0, 0, 0]
+
+
 def test_a_salt_keeps_caches_apart_and_an_answer_is_reused():
     async def run():
         http = client(server())

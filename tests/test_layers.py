@@ -53,7 +53,7 @@ FROM_LEVEL = {  # at the top of a module; a function may import what it alone ne
     **dict.fromkeys(("urllib", "httpx", "requests", "websockets", "openai", "tokenizers", "jinja2"), NEVER),
 }
 
-MAX_FILE, MAX_FUNCTION, MAX_PACKAGE = 400, 60, 17_600  # lines
+MAX_FILE, MAX_FUNCTION, MAX_PACKAGE = 400, 60, 18_240  # lines
 LONG_FILES = {"cluster": "the stepper is one story"}  # module: why
 
 

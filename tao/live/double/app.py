@@ -198,6 +198,9 @@ class Server:
                 raise Refusal("You must pass at least one prompt")
             if isinstance(given, str) or isinstance(given[0], int):
                 given = [given]
+            worst = max((max(p, default=0) for p in given if isinstance(p, list)), default=0)
+            if worst >= (self.tokenizer.size or 2**63):
+                raise Refusal(f"Token id {worst} is out of vocabulary")
             return [self.tokenizer.encode(p) if isinstance(p, str) else p for p in given]
         if request.tool_choice not in (None, "none") and not self.replies:
             choice = request.tool_choice

@@ -21,6 +21,7 @@ ORDER = """
 messages model prompt frequency_penalty logit_bias logprobs top_logprobs max_tokens max_completion_tokens n
 presence_penalty seed stop stream stream_options temperature top_p tools tool_choice"""
 MAX_N = 16_384  # vLLM's default of VLLM_MAX_N_SEQUENCES
+MAX_LOGPROBS = 20  # of vLLM's --max-logprobs
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 Natural = Annotated[int, Field(ge=0)]
 
@@ -210,6 +211,13 @@ class _Sampling(_Open):
             raise Refusal(f"{rule}, got {self.min_tokens}.")
         if "" in ([self.stop] if isinstance(self.stop, str) else self.stop or ()):
             raise Refusal("stop cannot contain an empty string.")
+        if bad := [key for key in self.logit_bias or () if not key.lstrip("-").isdigit()]:
+            text = "logit_bias contains key(s) that cannot be converted to integer token IDs"
+            raise Refusal(f"{text}: {bad}", "logit_bias", bad)
+        wanted = getattr(self, "top_logprobs", None) or getattr(self, "logprobs", None) or 0
+        if wanted > MAX_LOGPROBS:
+            text = f"Requested sample logprobs of {wanted}, which is greater than max allowed: {MAX_LOGPROBS}"
+            raise Refusal(text, "logprobs", wanted)
         if n > 1 and t < 1e-5:
             raise Refusal(f"n must be 1 when using greedy sampling, got {n}.")
 

@@ -22,6 +22,7 @@ class Tokenizer(Hashable, Protocol):
     """What the server needs of a tokenizer; `eos` ends an answer."""
 
     eos: int
+    size: int  # tokens in the vocabulary; 0: any number is one
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text, special tokens recognized."""
@@ -46,7 +47,7 @@ class PieceTokenizer:
     1
     """
 
-    eos = 2
+    eos, size = 2, 0
 
     def encode(self, text: str) -> list[int]:
         tokens: list[int] = []
@@ -102,6 +103,7 @@ class FolderTokenizer:
                 f"{folder}: no tokenizer with a chat template ({type(e).__name__}: {e}); name a folder with "
                 "tokenizer.json and tokenizer_config.json"
             ) from None
+        self.size = int(self._tokens.get_vocab_size())
         environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         environment.filters["tojson"] = lambda x, **k: json.dumps(x, ensure_ascii=False, **k)
         self._template = environment.from_string(source)
