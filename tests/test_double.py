@@ -10,13 +10,13 @@ import re
 import signal
 import subprocess
 import sys
-import sysconfig
 import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_model import tiny_tokenizer
 
 from tao.model import InputError
 from tao.node import Request, SimNode
@@ -449,28 +449,9 @@ def test_a_salt_keeps_caches_apart_and_an_answer_is_reused():
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """A byte-level tokenizer trained on this Python's library, as that of the samples' model."""
-    tokenizers = pytest.importorskip("tokenizers", reason="needs the package tokenizers")
-    tokens = tokenizers.Tokenizer(tokenizers.models.BPE(byte_fallback=False))
-    tokens.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokens.decoder = tokenizers.decoders.ByteLevel()
-    files = sorted(map(str, Path(sysconfig.get_paths()["stdlib"]).glob("*.py")))[:120]
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=4096,
-        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokens.train(files, trainer)
+    """The tokenizer of the samples' model."""
     folder = tmp_path_factory.mktemp("tiny")
-    tokens.save(str(folder / "tokenizer.json"))
-    template = (
-        "{%- for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + (m['content'] or '') }}"
-        "{{ '<|im_end|>\n' }}{%- endfor %}"
-        "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{%- endif %}"
-    )
-    config = {"eos_token": "<|im_end|>", "chat_template": template}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    tiny_tokenizer(folder)
     return FolderTokenizer(str(folder))
 
 
