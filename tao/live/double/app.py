@@ -14,9 +14,9 @@ from pydantic import BaseModel, ValidationError
 
 from tao.live.double import requests as req
 from tao.live.double.engine import Engine, EngineDeadError, OverloadError
+from tao.live.double.errors import BodyError, Refusal, error_body
 from tao.live.double.jobs import Job, Settings
 from tao.live.double.metrics import Metrics
-from tao.live.double.requests import BodyError, Refusal, error_body
 from tao.live.double.stream import Answers
 from tao.live.double.text import PieceTokenizer, Reply, Tokenizer, answer, find_reply
 from tao.live.double.wire import Asgi, Response, event, read, unless_gone
@@ -103,21 +103,18 @@ class Server:
         path, method = scope["path"], scope["method"]
         if path.startswith(GUARDED) and method != "OPTIONS" and not self._knows(headers):
             await reply.json({"error": "Unauthorized"}, 401)
-        elif path not in self.routes and path.rstrip("/") in self.routes:
-            await reply.begin(307, (b"location", path.rstrip("/").encode()), (b"content-length", b"0"))
-            await reply.part(b"", more=False)
+        elif path not in self.routes and (plain := path.rstrip("/")) in self.routes:
+            await reply.json(b"", 307, (b"location", plain.encode()))
         elif path not in self.routes:
             await reply.json({"detail": "Not Found"}, 404)
         elif method not in self.routes[path]:
             allow = ", ".join(sorted(self.routes[path]))
             await reply.json({"detail": "Method Not Allowed"}, 405, (b"allow", allow.encode()))
         elif method == "GET" or path == "/ping":
-            await reply.json(self.routes[path][method](None), 503 if self._sick(path) else 200)
+            sick = self.engine.dead and path in ("/health", "/ping")
+            await reply.json(self.routes[path][method](None), 503 if sick else 200)
         else:
             await self._post(self.routes[path][method], headers, receive, reply)
-
-    def _sick(self, path: str) -> bool:
-        return path in ("/health", "/ping") and self.engine.dead
 
     def _knows(self, headers: dict[str, str]) -> bool:
         scheme, _, key = headers.get("authorization", "").partition(" ")

@@ -7,7 +7,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tao.live.double.requests import BodyError, Refusal
+from tao.live.double.errors import BodyError, Refusal
 from tao.live.double.stream import dumps
 
 Asgi = Callable[..., Awaitable[Any]]
