@@ -600,6 +600,72 @@ def test_slow_hung_and_cut_streams():
     assert "[DONE]" in whole
 
 
+FAULT = st.tuples(
+    st.floats(0, 10),
+    st.sampled_from(["crash", "hang", "slow", "cut", "refuse", "restart"]),
+    st.floats(0.1, 5),
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0, 10), st.integers(1, 400), st.booleans()), min_size=1, max_size=12),
+    st.lists(FAULT, max_size=4),
+)
+def test_under_any_faults_every_request_ends_and_says_how(requests, faults):
+    async def run():
+        app = server(kv_tokens=4096)
+        http, ends = client(app), []
+
+        async def suffer(at, kind, lasts):
+            await asyncio.sleep(at)
+            if kind == "crash":
+                app.engine.crash()
+            elif kind == "cut":
+                app.truncate += 1
+            elif kind != "restart":
+                name, value, usual = {
+                    "hang": ("hung", True, False),
+                    "slow": ("slowness", 10, 1),
+                    "refuse": ("refusing", True, False),
+                }[kind]
+                setattr(app.engine, name, value)
+                await asyncio.sleep(lasts)
+                setattr(app.engine, name, usual)
+                app.engine.wake()
+            else:
+                app.start()
+
+        async def one(at, made, stream):
+            await asyncio.sleep(at)
+            reply = await http.post("/v1/chat/completions", json=ask(stream, words=80, made=made))
+            ends.append((reply, made, stream))
+
+        work = [suffer(*f) for f in faults] + [one(*r) for r in requests]
+        await asyncio.gather(*work)
+        return app, ends
+
+    app, ends = virtual(run())
+    assert len(ends) == len(requests)
+    kinds = {kind for _, kind, _ in faults}
+    for reply, made, stream in ends:
+        if stream and reply.status_code == 200:
+            found = [json.loads(e) for e in events(reply.text) if e != "[DONE]"]
+            whole = "[DONE]" in reply.text
+            reasons = [c["choices"][0]["finish_reason"] for c in found if "choices" in c]
+            failed = any("error" in c for c in found)
+            assert failed == (whole and (not reasons or reasons[-1] != "length"))
+            assert whole or "cut" in kinds
+        else:
+            failed = reply.status_code != 200
+            assert reply.status_code in (200, 500, 503)
+            assert failed or reply.json()["usage"]["completion_tokens"] == made
+        assert not failed or kinds & {"crash", "restart", "refuse"}
+    blocks = app.engine.node.blocks
+    assert app.load == len(app.engine.jobs) == len(blocks.users) == 0
+    assert blocks.unused == blocks.count
+
+
 @pytest.mark.parametrize(
     ("version", "has", "lacks"),
     [
