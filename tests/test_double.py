@@ -607,12 +607,28 @@ FAULT = st.tuples(
 )
 
 
-@settings(max_examples=30, deadline=None)
-@given(
+SCHEDULE = (
     st.lists(st.tuples(st.floats(0, 10), st.integers(1, 400), st.booleans()), min_size=1, max_size=12),
     st.lists(FAULT, max_size=4),
 )
+
+
+@settings(max_examples=30, deadline=None)
+@given(*SCHEDULE)
 def test_under_any_faults_every_request_ends_and_says_how(requests, faults):
+    check_faults(requests, faults)
+
+
+@pytest.mark.long
+@settings(max_examples=500, deadline=None)
+@given(*SCHEDULE)
+def test_under_many_faults_every_request_ends_and_says_how(requests, faults):
+    check_faults(requests, faults)
+
+
+def check_faults(requests, faults):
+    """Every request is answered, or fails in a way that the client sees, and nothing is left behind."""
+
     async def run():
         app = server(kv_tokens=4096)
         http, ends = client(app), []

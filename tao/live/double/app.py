@@ -251,19 +251,20 @@ class Server:
     async def _generate(self, request: Any, headers: dict[str, str], reply: Response) -> None:
         self._served(request.model)
         chat, jobs = isinstance(request, req.ChatRequest), list[Job]()
+        engine = self.engine  # a restart puts another one in its place
         try:
-            self.engine.admit(request.n or 1)
+            engine.admit(request.n or 1)
             work = self._work(request)
             priority = request.priority
             if self.settings.version >= (0, 29) and headers.get("x-vllm-priority", "").lstrip("-").isdigit():
                 priority = int(headers["x-vllm-priority"])
             given = headers.get("x-request-id") or request.request_id
-            answers = Answers(self.engine, request, chat, given, self.fingerprint)
+            answers = Answers(engine, request, chat, given, self.fingerprint)
             if request.stream:
                 await self._stream(answers, work, priority, reply)
                 return
-            jobs += [self.engine.submit(**w, priority=priority) for w in work]
-            await asyncio.gather(*(_finished(self.engine, job) for job in jobs))
+            jobs += [engine.submit(**w, priority=priority) for w in work]
+            await asyncio.gather(*(_finished(engine, job) for job in jobs))
             await reply.json(answers.whole(jobs))
         except OverloadError as error:
             raise Refusal(str(error), status=503) from None
@@ -271,7 +272,7 @@ class Server:
             raise Refusal(str(error), status=500) from None
         finally:
             for job in jobs:
-                self.engine.abort(job)
+                engine.abort(job)
 
     async def _stream(
         self, answers: Answers, work: list[dict[str, Any]], priority: int, reply: Response
@@ -284,7 +285,7 @@ class Server:
         try:
             if self.settings.max_num_queued_reqs or self.settings.max_num_queued_tokens:
                 await asyncio.sleep(BURST_S)
-            jobs += [self.engine.submit(**w, priority=priority) for w in work]
+            jobs += [answers.engine.submit(**w, priority=priority) for w in work]
             tokens = 0
             async for part in answers.events(jobs):
                 await reply.part(part)
@@ -298,7 +299,7 @@ class Server:
             await reply.part(event(error_body(Refusal(str(error), status=500))))
         finally:
             for job in jobs:
-                self.engine.abort(job)
+                answers.engine.abort(job)
         await reply.part(b"data: [DONE]\n\n")
         await reply.part(b"", more=False)
 

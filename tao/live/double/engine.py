@@ -108,7 +108,8 @@ class Engine:
 
     def abort(self, job: Job, reason: str = "abort") -> None:
         """End a request now; what it computed stays as idle cache."""
-        if self.jobs.pop(job.session, None):
+        if self.jobs.get(job.session) is job:
+            del self.jobs[job.session]
             self.node.cancel(job.session)
             job.reason = reason
             job.news.set()
@@ -121,16 +122,18 @@ class Engine:
         """
         told = 0
         try:
-            while not job.reason or told < job.emitted:
-                while keep_alive_s and not told and not await _within(keep_alive_s, job.news):
-                    yield 0
-                await job.news.wait()
-                job.news.clear()
+            while True:
                 if job.reason == "error":
                     raise EngineDeadError
                 if job.emitted > told or job.reason == "abort":
                     told = job.emitted
                     yield told
+                if job.reason and told == job.emitted:
+                    return
+                while keep_alive_s and not told and not await _within(keep_alive_s, job.news):
+                    yield 0
+                await job.news.wait()
+                job.news.clear()
         finally:
             self.abort(job, "gone")
 
