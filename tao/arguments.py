@@ -75,6 +75,7 @@ def parser() -> argparse.ArgumentParser:
     _add_plan(commands)
     _add_runs(commands)
     _add_bench(commands)
+    _add_serve(commands)
     _add(
         commands,
         "lab",
@@ -192,6 +193,33 @@ def _add_bench(commands: Any) -> None:
         "--limit-s", type=float, metavar="S", help="time for a solver per snapshot (default: 5; without F, 1)"
     )
     _add_json(sub)
+
+
+def _add_serve(commands: Any) -> None:
+    sub = _add(
+        commands,
+        "serve",
+        "simulated vLLM servers on this machine, one port per node, until Ctrl-C",
+        'a fault is JSON, such as {"kind": "slow", "node": 1, "at_s": 5, "for_s": 10, "factor": 10};\n'
+        "kinds: crash, sigterm, hang, slow, restart, truncate, overload",
+    )
+    sub.add_argument("--nodes", type=int, default=4, metavar="N", help="servers (default: 4)")
+    sub.add_argument(
+        *("--profile", "-p"), default=DEFAULT_PROFILE, metavar="NAME_OR_FILE", help="how long steps take"
+    )
+    sub.add_argument("--kv-tokens", type=int, default=0, metavar="C", help="of each (default: the profile's)")
+    sub.add_argument("--speedup", type=float, default=1.0, metavar="X", help="simulated seconds per second")
+    sub.add_argument("--replies", default="", metavar="FILE", help="scripted answers, JSON lines")
+    sub.add_argument(
+        "--tokenizer", default="", metavar="DIR", help="a model's folder (default: pieces of about 4 bytes)"
+    )
+    sub.add_argument("--api-key-env", default="", metavar="NAME", help="variable that holds the API key")
+    sub.add_argument("--host", default="127.0.0.1", help="another one needs a key (default: 127.0.0.1)")
+    sub.add_argument("--port", type=int, default=0, help="of the first node (default: free ones)")
+    sub.add_argument("--vllm", default="0.32", dest="version", help="release to imitate: 0.10, 0.20, 0.32")
+    sub.add_argument("--max-num-queued-reqs", type=int, default=0, metavar="N", help="refuse more (503)")
+    sub.add_argument("--keep-alive-s", type=float, default=10.0, metavar="S", help="comments in idle streams")
+    sub.add_argument("--fault", action="append", default=[], dest="faults", metavar="JSON", help="see below")
 
 
 def _add(commands: Any, name: str, text: str, epilog: str = "") -> argparse.ArgumentParser:

@@ -274,6 +274,23 @@ def _lab(args: argparse.Namespace) -> None:
     raise SystemExit(subprocess.run(command).returncode)
 
 
+def _serve(args: argparse.Namespace) -> None:
+    if missing := [name for name in ("uvicorn", "pydantic", "prometheus_client") if find_spec(name) is None]:
+        raise InputError(f"{missing[0]} is not installed here; pip install 'tao-scheduler[live]'")
+    from tao.live.double.serve import Deployment, Plan
+
+    options = {f.name: getattr(args, f.name) for f in fields(Plan)} | {"faults": tuple(args.faults)}
+    with Deployment(Plan(**options)) as deployment:
+        print(f"SIMULATED vLLM {args.version} on {len(deployment.urls)} ports; stop with Ctrl-C")
+        print("\n".join(deployment.urls), flush=True)
+        try:
+            deployment.wait()
+        except KeyboardInterrupt:
+            print("stopped")
+            return
+    raise InputError("the simulated servers ended by themselves; see the lines above and start them again")
+
+
 def _params(args: argparse.Namespace) -> Params:
     changes: dict[str, Any] = {}
     types = {f.name: type(f.default) for f in fields(Params)}
@@ -325,6 +342,7 @@ RUN: dict[str, Callable[[argparse.Namespace], None]] = {
     "compare": _compare,
     "bench": _bench,
     "lab": _lab,
+    "serve": _serve,
 }
 
 

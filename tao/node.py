@@ -130,7 +130,7 @@ class _Batch:
     context: int = 0  # KV tokens that the decodes read
     chunks: list[tuple[int, int]] = field(default_factory=list)  # (new tokens, tokens before them)
 
-    def add(self, r: Request, chunk: int, room: int) -> None:
+    def add(self, r: Request, chunk: int) -> None:
         if r.decoding:
             self.decodes += 1
             self.context += r.computed
@@ -139,7 +139,6 @@ class _Batch:
         r.chunk = chunk
         self.budget -= chunk
         self.tokens += chunk
-        self.room += room
 
 
 class SimNode:
@@ -251,8 +250,7 @@ class SimNode:
         while i < len(self.running) and batch.budget:
             r = self.running[i]
             chunk = min(r.to_compute, batch.budget)
-            room = self._own(r.computed + chunk) - self._own(r.computed)
-            while not self._make_room(batch.room + room):
+            while not self._make_room(r, chunk, batch):
                 victim = self.running[-1]
                 self._preempt(victim)
                 events.append(Event("preempted", victim))
@@ -260,7 +258,7 @@ class SimNode:
                 if victim is r:
                     break
             else:
-                batch.add(r, chunk, room)
+                batch.add(r, chunk)
                 i += 1
         if not preempted:
             self._admit(now_ps, batch)
@@ -272,30 +270,42 @@ class SimNode:
         block = self.profile.block_tokens
         while self.waiting and batch.budget and len(self.running) < self.profile.max_seqs:
             r = self.waiting[0]
-            known = max(self.cache.match(r), self.shared_tokens if self.warm else 0)
-            hit = min(known, r.to_compute - 1) // block * block
+            hit = min(self._known(r), r.to_compute - 1) // block * block
             chunk = min(r.to_compute - hit, batch.budget)
-            if (
-                self.pinned_tokens + self._own(hit + chunk) + batch.room
-                > self.capacity_tokens - self.shared_tokens
-            ):
+            if not self._fits(r, hit, chunk, batch):
                 return  # the head of the queue blocks it
-            self.cache.take(r)
-            r.computed = hit
-            self.pinned_tokens += self._own(hit)
-            room = self._own(hit + chunk) - self._own(hit)
-            self._make_room(batch.room + room)
+            self._pin(r, hit)
+            self._make_room(r, chunk, batch)
             if r.scheduled_ps < 0:
                 r.scheduled_ps, r.hit_tokens = now_ps, hit
             else:
                 r.recomputed_tokens += max(0, r.lost - hit)
             self.running.append(self.waiting.popleft())
-            batch.add(r, chunk, room)
+            batch.add(r, chunk)
 
-    def _make_room(self, tokens: int) -> bool:
-        """Evict idle prefixes until `tokens` are free; False if that is not possible."""
-        short = tokens - self.free_tokens
-        return short <= 0 or self.cache.evict(short) >= short
+    def _known(self, r: Request) -> int:
+        """Tokens at the start of a waiting request that are cached here."""
+        return max(self.cache.match(r), self.shared_tokens if self.warm else 0)
+
+    def _fits(self, r: Request, hit: int, chunk: int, batch: _Batch) -> bool:
+        """Whether a waiting request, of which `hit` tokens are cached, finds room for a first chunk."""
+        pinned = self.pinned_tokens + self._own(hit + chunk) + batch.room
+        return pinned <= self.capacity_tokens - self.shared_tokens
+
+    def _pin(self, r: Request, hit: int) -> None:
+        """Take the cached start of a request that is admitted."""
+        self.cache.take(r)
+        r.computed = hit
+        self.pinned_tokens += self._own(hit)
+
+    def _make_room(self, r: Request, chunk: int, batch: _Batch) -> bool:
+        """Room in the batch for `chunk` more tokens, evicting idle prefixes; False if there is not enough."""
+        room = self._own(r.computed + chunk) - self._own(r.computed)
+        short = batch.room + room - self.free_tokens
+        if short > 0 and self.cache.evict(short) < short:
+            return False
+        batch.room += room
+        return True
 
     def _preempt(self, victim: Request) -> None:
         """Send a request back to the front of the queue; what it computed stays as newest idle cache."""

@@ -18,8 +18,8 @@ import pytest
 import tao
 
 PACKAGE = Path(tao.__file__).parent
-HEAVY = ("pandas", "altair", "ipywidgets", "IPython", "matplotlib", "httpx", "aiohttp", "requests", "tqdm")
-HEAVY += ("prometheus_client", "yarl", "tao.live")
+LIVE = ("aiohttp", "yarl", "pydantic", "prometheus_client", "uvicorn", "tao.live")
+HEAVY = ("pandas", "altair", "ipywidgets", "IPython", "matplotlib", "httpx", "requests", "tqdm", *LIVE)
 
 PLAN = """
 import tao._jit

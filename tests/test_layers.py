@@ -28,17 +28,18 @@ LEVELS = {  # the name of a subpackage stands for all modules in it
     **dict.fromkeys(("cluster", "engine"), 9),
     **dict.fromkeys(("invariants", "runner"), 10),
     "simulator": 11,
-    **dict.fromkeys(("metrics", "quality", "warmup", "live"), 12),
+    **dict.fromkeys(("metrics", "quality", "warmup"), 12),
     "jobs": 13,
     "executors": 14,
     **dict.fromkeys(("sweeps", "bench"), 15),
     "comparisons": 16,
     **dict.fromkeys(("experiments", "charts"), 17),
-    "panels": 18,
-    "tao": 19,  # the public names, in tao/__init__.py
+    "live": 18,
+    "panels": 19,
+    "tao": 20,  # the public names, in tao/__init__.py
     "output": 16,
-    "arguments": 20,
-    "cli": 21,
+    "arguments": 21,
+    "cli": 22,
 }
 NEVER = 99
 FROM_LEVEL = {  # at the top of a module; a function may import what it alone needs
@@ -47,11 +48,13 @@ FROM_LEVEL = {  # at the top of a module; a function may import what it alone ne
     **dict.fromkeys(("ipywidgets", "anywidget", "IPython", "vl_convert", "PIL"), LEVELS["panels"]),
     "tqdm": LEVELS["cli"],
     **dict.fromkeys(("ortools", "highspy"), NEVER),
-    **dict.fromkeys(("http", "urllib", "socket", "httpx", "requests", "websockets"), NEVER),
+    **dict.fromkeys(("http", "socket", "aiohttp"), LEVELS["live"]),
+    **dict.fromkeys(("pydantic", "prometheus_client", "uvicorn"), LEVELS["live"]),
+    **dict.fromkeys(("urllib", "httpx", "requests", "websockets", "openai", "tokenizers", "jinja2"), NEVER),
 }
 ONLY_LIVE = ("aiohttp", "yarl", "prometheus_client", "ssl")  # even inside functions
 
-MAX_FILE, MAX_FUNCTION, MAX_PACKAGE = 400, 60, 17_344  # lines
+MAX_FILE, MAX_FUNCTION, MAX_PACKAGE = 400, 60, 19_500  # lines
 LONG_FILES = {"cluster": "the stepper is one story"}  # module: why
 
 

@@ -354,6 +354,6 @@ def test_what_is_no_snapshot_or_no_params_is_told_so():
 
 
 def test_sizes_that_share_large_powers_of_two_do_not_collide():
-    """With sizes in whole 2**39 the low bits of what is left are all 0; hashes must tell such states apart."""
+    """With sizes in whole 2**39 the low bits of what is left are all 0; hashes tell such states apart."""
     hashes = {search._hash(b, left << 39) % 4096 for b in range(4) for left in range(256)}
     assert len(hashes) > 700  # of 1,024 numbers drawn from 4,096 about 900 are different

@@ -272,7 +272,7 @@ def _doubled(slots, memo):
 
 @njit
 def _hash(b, left):
-    """A number below 2**31 for `left` quanta on node b, mixed so that sums of them over nodes rarely agree."""
+    """A number below 2**31 for `left` quanta on node b, mixed so that sums over nodes rarely agree."""
     mixed = ((left ^ (left >> 25)) & _MASK) * (2654435 * (b % 256) + 40503) & _MASK
     mixed = (mixed ^ (mixed >> 15)) * 739982445 & _MASK
     mixed = (mixed ^ (mixed >> 12)) * 695872825 & _MASK

@@ -1,13 +1,18 @@
 """Real vLLM servers, and simulated ones that look the same from outside (extra `live`)."""
 
-try:
-    from tao.live.client import Client as Client
-    from tao.live.client import watch as watch
-    from tao.live.faults import Failed as Failed
-    from tao.live.faults import LiveError as LiveError
-    from tao.live.faults import Retryable as Retryable
-    from tao.live.nodes import doctor as doctor
-    from tao.live.nodes import probe as probe
-    from tao.live.stream import Reply as Reply
-except ModuleNotFoundError as error:
-    raise ImportError(f"{error}; tao.live needs: pip install 'tao-scheduler[live]'") from None
+from importlib import import_module
+
+_HOMES = dict.fromkeys(("Client", "watch"), "client")
+_HOMES |= dict.fromkeys(("Failed", "LiveError", "Retryable"), "faults")
+_HOMES |= dict.fromkeys(("doctor", "probe"), "nodes")
+_HOMES |= {"Reply": "stream"}
+
+
+def __getattr__(name: str) -> object:
+    """Imported when first asked for: the simulated servers need nothing of the client."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tao.live' has no attribute {name!r}")
+    try:
+        return getattr(import_module(f"tao.live.{_HOMES[name]}"), name)
+    except ModuleNotFoundError as error:
+        raise ImportError(f"{error}; tao.live needs: pip install 'tao-scheduler[live]'") from None

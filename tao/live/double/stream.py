@@ -1,0 +1,257 @@
+"""Answers of the simulated server, whole and as server-sent events, key for key as vLLM writes them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from tao.live.double.engine import Engine
+from tao.live.double.jobs import Job
+from tao.live.double.text import Answer
+from tao.profiles import PS_PER_S
+
+NO_CALLS = {"refusal": None, "annotations": None, "audio": None, "function_call": None}
+
+
+def dumps(data: Any) -> str:
+    """JSON as vLLM writes it: no spaces, no escapes."""
+    return json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+
+
+class Answers:
+    """How one request is answered; `request` is a `ChatRequest` if `chat`, else a `CompletionRequest`."""
+
+    def __init__(
+        self, engine: Engine, request: Any, chat: bool, request_id: str | None, fingerprint: str
+    ) -> None:
+        self.engine, self.request, self.chat = engine, request, chat
+        self.fingerprint, self.settings = fingerprint, engine.settings
+        kind = "chatcmpl" if chat else "cmpl"
+        self.id = f"{kind}-{request_id or secrets.token_hex(8)}"
+        name = "text_completion" if not chat else "chat.completion"
+        about = {"created": int(time.time()), "model": engine.settings.model}
+        self._head = {"id": self.id, "object": name} | about
+        self._chunk = {"id": self.id, "object": name + ".chunk" * chat} | about
+        self._ids = bool(request.return_token_ids)
+        options = request.stream_options
+        self._usage = bool(options and options.include_usage)
+        self._continuous = bool(self._usage and options.continuous_usage_stats)
+
+    # --- whole --------------------------------------------------------------------------------
+
+    def whole(self, jobs: list[Job]) -> dict[str, Any]:
+        """The body of an answer that is not streamed."""
+        choices = []
+        for index, job in enumerate(jobs):
+            text, calls = _said(job.answer)
+            ids = job.answer.tokens if self._ids else None
+            rest: dict[str, Any] = {
+                "logprobs": None,
+                "finish_reason": job.reason,
+                "stop_reason": None,
+                "token_ids": ids,
+            }
+            if self.chat:
+                message: dict[str, Any] = {
+                    "role": "assistant",
+                    "content": text or (None if calls else ""),
+                } | NO_CALLS
+                message |= {"tool_calls": calls} if calls else {}
+                choices.append({"index": index, "message": message | {"reasoning": None}, **rest})
+            else:
+                prompt: dict[str, Any] = {
+                    "prompt_logprobs": None,
+                    "prompt_token_ids": job.tokens if self._ids else None,
+                }
+                choices.append({"index": index, "text": text, **rest, **prompt})
+            choices[-1]["routed_experts"] = None
+        usage = self._final_usage(jobs, whole=True)
+        body = self._head | {"choices": choices, "service_tier": None}
+        body |= {"system_fingerprint": self.fingerprint, "usage": usage}
+        if self.chat:
+            ids = jobs[0].tokens if self._ids else None
+            body |= {"prompt_logprobs": None, "prompt_token_ids": ids, "prompt_text": None}
+        body |= {"kv_transfer_params": None, "ec_transfer_params": None}
+        return body | {"metrics": self._timing(jobs, {"speculative_decoding": None})}
+
+    def _final_usage(self, jobs: list[Job], whole: bool) -> dict[str, Any]:
+        s, block = self.settings, self.engine.node.blocks.size
+        usage = self._count(jobs)
+        job = jobs[0 if self.chat else -1]  # of several, vLLM reports one
+        cached = job.hit_tokens
+        created = max(job.prompt_tokens // block * block - cached, 0)
+        details: dict[str, Any] = {"cached_tokens": cached}
+        if s.version >= (0, 26) and (whole or self.chat):
+            details["created_cache_tokens"] = created if self.chat else None
+        if whole and s.version >= (0, 26):
+            details["multimodal_tokens"] = None
+        if whole or s.prompt_tokens_details:
+            usage["prompt_tokens_details"] = details if s.prompt_tokens_details else None
+        return usage | ({"completion_tokens_details": None} if whole else {})
+
+    def _count(self, jobs: list[Job]) -> dict[str, Any]:
+        each = len(jobs) // max(self.request.n or 1, 1)
+        prompt = sum(j.prompt_tokens for j in jobs) * each // len(jobs)
+        made = sum(j.emitted for j in jobs)
+        return {"prompt_tokens": prompt, "total_tokens": prompt + made, "completion_tokens": made}
+
+    def _timing(self, jobs: list[Job], more: dict[str, None]) -> dict[str, Any] | None:
+        """What the server itself measured, in milliseconds; nothing for more than one choice."""
+        s, job = self.settings, jobs[0]
+        if len(jobs) > 1 or not s.per_request_metrics or s.version < (0, 26) or job.first_token_ps < 0:
+            return None
+        ms = PS_PER_S * s.speedup / 1000
+        first, spent = (job.first_token_ps - job.submitted_ps) / ms, (job.last_ps - job.first_token_ps) / ms
+        return {
+            "time_to_first_token_ms": first,
+            "generation_time_ms": spent,
+            "queue_time_ms": (job.scheduled_ps - job.submitted_ps) / ms,
+            "mean_itl_ms": spent / (job.emitted - 1) if job.emitted > 1 else None,
+            "tokens_per_second": 1000 * job.emitted / (first + spent),
+        } | more
+
+    # --- streamed -----------------------------------------------------------------------------
+
+    async def events(self, jobs: list[Job]) -> AsyncIterator[bytes]:
+        """The events of a stream, except its end."""
+        told, begun, kinds = [0] * len(jobs), False, [_Kinds(job.answer) for job in jobs]
+        async for index, count in _merged(self.engine, jobs, self.settings.keep_alive_s):
+            if not count and not jobs[index].reason:
+                yield b": keep-alive\n\n"
+                continue
+            out = []
+            if not begun and self.chat:
+                out += [self._event(self._role(i), job, jobs, 0) for i, job in enumerate(jobs)]
+            begun, job = True, jobs[index]
+            end = job.reason if count == job.emitted and job.reason else None
+            if told[index] and count - told[index] < (self.request.stream_interval or 1) and not end:
+                continue
+            if count > told[index] or end:
+                out += self._deltas(index, job, told[index], count, end, kinds[index], jobs)
+            told[index] = count
+            yield b"".join(out)
+        if self._usage:
+            last: dict[str, Any] = {"choices": [], "usage": self._final_usage(jobs, whole=False)}
+            last["system_fingerprint"] = self.fingerprint
+            timing = self._timing(jobs, {})
+            yield _sse(self._chunk | last | ({"metrics": timing} if timing else {}))
+
+    def _role(self, index: int) -> dict[str, Any]:
+        delta = {"role": "assistant", "content": ""}
+        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+
+    def _deltas(
+        self, index: int, job: Job, start: int, stop: int, end: str | None, kinds: _Kinds, jobs: list[Job]
+    ) -> list[bytes]:
+        """Events of the tokens from `start` to `stop`; with a reason to end, the last one carries it."""
+        parts = kinds.parts(start, stop) or ([{} if end == "tool_calls" else ""] if end else [])
+        out = []
+        for k, part in enumerate(parts):
+            final = end if k == len(parts) - 1 else None
+            ids = job.answer.tokens[start:stop] if self._ids and k == len(parts) - 1 else None
+            rest: dict[str, Any] = {"logprobs": None, "finish_reason": final}
+            if self.chat:
+                choice = {
+                    "index": index,
+                    "delta": {"content": part} if isinstance(part, str) else part,
+                } | rest
+                choice |= {"stop_reason": None} if final else {}
+            else:
+                prompt_ids = job.tokens if self._ids and not start else None
+                choice = {"index": index, "text": part} | rest
+                choice |= {"stop_reason": None, "prompt_token_ids": prompt_ids}
+            out.append(self._event(choice | {"token_ids": ids}, job, jobs, stop))
+        return out
+
+    def _event(self, choice: dict[str, Any], job: Job, jobs: list[Job], made: int) -> bytes:
+        more: dict[str, Any] = {"choices": [choice]}
+        if choice["finish_reason"] and not self._usage:
+            more["system_fingerprint"] = self.fingerprint
+        if self._continuous:
+            prompt = job.prompt_tokens
+            count = {"prompt_tokens": prompt, "total_tokens": prompt + made, "completion_tokens": made}
+            more["usage"] = count | ({"completion_tokens_details": None} if self.chat else {})
+        if self.chat and "role" in choice["delta"]:
+            more |= {"prompt_token_ids": job.tokens if self._ids else None, "prompt_text": None}
+        return _sse(self._chunk | more)
+
+
+def _sse(data: dict[str, Any]) -> bytes:
+    return f"data: {dumps(data)}\n\n".encode("utf-8", "replace")
+
+
+class _Kinds:
+    """What tokens add to a stream: one text for all of content, and each piece of a tool call."""
+
+    def __init__(self, made: Answer) -> None:
+        self.answer = made
+
+    def parts(self, start: int, stop: int) -> list[Any]:
+        """Text, or deltas of tool calls."""
+        found: list[Any] = []
+        for delta in self.answer.deltas[start:stop]:
+            if isinstance(delta, str):
+                if found and isinstance(found[-1], str):
+                    found[-1] += delta
+                else:
+                    found.append(delta)
+            elif delta is not None:
+                call, text, inside = delta
+                function = {"arguments": text} if inside else {"name": text, "arguments": ""}
+                about = {} if inside else {"id": f"chatcmpl-tool-{secrets.token_hex(8)}", "type": "function"}
+                found.append({"tool_calls": [{**about, "index": call, "function": function}]})
+        return found
+
+
+def _said(made: Answer) -> tuple[str, list[dict[str, Any]]]:
+    """Content and tool calls of a whole answer."""
+    text, calls = "", list[dict[str, Any]]()
+    for part in _Kinds(made).parts(0, len(made.deltas)):
+        if isinstance(part, str):
+            text += part
+            continue
+        [call] = part["tool_calls"]
+        if "id" in call:
+            calls.append({key: call[key] for key in ("id", "type", "function")})
+        else:
+            calls[-1]["function"]["arguments"] += call["function"]["arguments"]
+    return text, calls
+
+
+async def _merged(
+    engine: Engine, jobs: list[Job], keep_alive_s: float | None
+) -> AsyncIterator[tuple[int, int]]:
+    """(choice, tokens so far) of all jobs as they come; 0 tokens keep the connection alive."""
+    if len(jobs) == 1:
+        async for count in engine.outputs(jobs[0], keep_alive_s):
+            yield 0, count
+        return
+    queue: asyncio.Queue[tuple[int, int] | BaseException | None] = asyncio.Queue()
+
+    async def follow(index: int) -> None:
+        try:
+            async for count in engine.outputs(jobs[index], keep_alive_s):
+                queue.put_nowait((index, count))
+            queue.put_nowait(None)
+        except Exception as error:
+            queue.put_nowait(error)
+
+    tasks = [asyncio.ensure_future(follow(i)) for i in range(len(jobs))]
+    try:
+        running = len(jobs)
+        while running:
+            item = await queue.get()
+            if isinstance(item, BaseException):
+                raise item
+            if item is None:
+                running -= 1
+            else:
+                yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
