@@ -67,7 +67,7 @@ def test_what_the_live_part_lacks_is_named():
     code = """
 sys.modules["aiohttp"] = None
 try:
-    import tao.live
+    from tao.live import Client
 except ImportError as error:
     print(error)
 """
