@@ -11,7 +11,7 @@ from tao.simulator import simulate
 def ready(simulator: bool = False) -> None:
     """Make the planners' kernels ready, with `simulator` the engine and every policy too, and say so.
 
-    On the first call after an installation half a minute or so, with the simulator more than one; then a
+    On the first call after an installation about a minute, with the simulator two; afterwards a
     fraction of a second.
     """
     sessions = (Session("a", 3, cached={"n0": CacheNote(2, 0.0)}), Session("b", 2))
