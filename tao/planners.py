@@ -99,6 +99,7 @@ def cases(snapshot: Snapshot, params: Params, changes: Iterable[Mapping[str, int
     _check_sums(contexts)
     demand = np.array(snapshot.demands(sessions, params), np.int64)
     credit, last, aged = valuation.credits(sessions, index, snapshot.now_s, params)
+    _check_credits(credit)
     usable, free_of = _usable(sessions, index), snapshot.free_tokens(params)
     ready = readiness.ready_bits(sessions, snapshot.now_s, params)
     tokens = np.array(contexts, np.int64)
@@ -333,5 +334,15 @@ def _check_sums(contexts: list[int]) -> None:
     if (n + 1) * (sum(contexts) + 1) >= 2**62:
         raise InputError(
             f"{n} sessions with up to {max(contexts):,} tokens: their sums leave 64 bits; "
+            "plan fewer sessions at a time, or count in larger units"
+        )
+
+
+def _check_credits(credit: Ints) -> None:
+    n, m = credit.shape
+    most = int(credit.max()) if credit.size else 0
+    if n * m * most >= 2**62:
+        raise InputError(
+            f"{n} sessions on {m} nodes with up to {most:,} tokens of credit: their sums leave 64 bits; "
             "plan fewer sessions at a time, or count in larger units"
         )

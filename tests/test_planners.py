@@ -325,6 +325,14 @@ def test_sums_beyond_64_bits_are_refused_by_name():
         planners.plan(Snapshot(0.0, (Node("n0", 2**40),), sessions), "dp")
 
 
+def test_credit_whose_sums_leave_64_bits_is_refused_too():
+    planners._check_credits(np.broadcast_to(np.int64(2**40), (65_000, 64)))
+    with pytest.raises(
+        InputError, match=r"65000 sessions on 64 nodes with up to 2,199,.* leave 64 bits; plan"
+    ):
+        planners._check_credits(np.broadcast_to(np.int64(2**41), (65_000, 64)))
+
+
 def test_an_unknown_planner_is_answered_with_the_list():
     with pytest.raises(InputError, match="'best'; it must be one of dp, short_first"):
         planners.plan(pool(1), "best")
