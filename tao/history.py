@@ -23,7 +23,7 @@ class TurnRow(NamedTuple):
 
     `reusable_tokens` is how much of the prompt repeats the conversation so far. `promised_tokens` is the
     cache credit of the pair when the session was placed for this turn (-1: it was on its node already);
-    `hit_tokens` is what the engine then found in its cache.
+    `hit_tokens` is what the engine then found in its cache (-1: a live server did not tell).
     """
 
     session: int
@@ -121,6 +121,7 @@ class History:
     events: int = 0
     end_ps: int = 0
     notes: list[str] = field(default_factory=list)
+    failed: dict[int, str] = field(default_factory=dict)  # by session: why it ended early, in a live run
 
     @property
     def turns(self) -> list[TurnRow]:

@@ -282,6 +282,18 @@ class Kinds:
         )
 
 
+def enlarged(kinds: Kinds, old: Book, room: int) -> Book:
+    """The same book with room for all kinds there are now, and for so many calls of each."""
+    book = kinds.book(np.full(len(kinds.names), room, np.int64))
+    known = len(old.calls)
+    book.calls[:known], book.total_s[:known] = old.calls, old.total_s
+    for k, count in enumerate(old.calls.tolist()):
+        to, since = int(book.start[k]), int(old.start[k])
+        if len(old.ordered) >= since + count:  # else only means were kept
+            book.ordered[to : to + count] = old.ordered[since : since + count]
+    return book
+
+
 class History:
     """Learns how long tools take, per (tool, command class), per tool, and over all.
 
@@ -314,10 +326,5 @@ class History:
 
     def _grow(self) -> None:
         """A new book with room for all kinds and twice the calls."""
-        old, self._room = self._book, max(16, 2 * self._room)
-        self._book = self._kinds.book(np.full(len(self._kinds.names), self._room, np.int64))
-        known = len(old.calls)
-        self._book.calls[:known], self._book.total_s[:known] = old.calls, old.total_s
-        for k, count in enumerate(old.calls.tolist()):
-            to, since = int(self._book.start[k]), int(old.start[k])
-            self._book.ordered[to : to + count] = old.ordered[since : since + count]
+        self._room = max(16, 2 * self._room)
+        self._book = enlarged(self._kinds, self._book, self._room)

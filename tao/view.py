@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from tao import readiness, state
 from tao.model import CacheNote, Node, Params, Session, Snapshot, ToolCall
 from tao.profiles import PS_PER_S
-from tao.readiness import Kinds
+from tao.readiness import Book, Kinds
 from tao.state import HOLD as HOLD
 from tao.state import NEW, REASONING, TOOL, WAITING, Ints, State
 
@@ -50,12 +52,9 @@ class View:
         self.session_ids = list(session_ids)
         self.node_ids = [f"n{b:0{len(str(m - 1))}}" for b in range(m)]
         self.kinds = kinds or Kinds()
-        ranked = np.array(sorted(range(n), key=lambda i: session_ids[i]), np.int64)
         session = np.zeros((n, state.SESSION_COLUMNS), np.int64)
         for column in (state.RESIDENT, state.LAST_NODE, state.TOOL_DUE_PS, state.POOL_AT, state.LIVE_AT):
             session[:, column] = -1
-        session[ranked, state.RANK] = np.arange(n)
-        session[:, state.KEY] = [zlib.crc32(name.encode()) for name in session_ids]
         node = np.zeros((m, state.NODE_COLUMNS), np.int64)
         node[:, state.CAPACITY] = capacity_tokens
         clock = np.zeros(state.CLOCK_ENTRIES, np.int64)
@@ -68,7 +67,7 @@ class View:
             pool=np.zeros(n, np.int64),
             clock=clock,
             asked_s=np.full(n, np.nan),
-            by_rank=ranked,
+            by_rank=np.zeros(n, np.int64),
             place=np.zeros((n, 7), np.int64),
             pause=np.zeros(n, np.int64),
             book=self.kinds.book(np.ones(len(self.kinds.names), np.int64) if room is None else room),
@@ -77,6 +76,19 @@ class View:
             node_memory=np.zeros((m, 4), np.int64),
             pair_memory=np.zeros((n, m, 4), np.int64),
         )
+        self._name()
+        self.rename(0, session_ids)
+
+    def rename(self, first: int, session_ids: Sequence[str]) -> None:
+        """From session `first` on these are the ids; the order of ids follows."""
+        s, last = self.state, first + len(session_ids)
+        self.session_ids[first:last] = session_ids
+        s.by_rank[:] = sorted(range(len(self.session_ids)), key=lambda i: self.session_ids[i])
+        s.session[s.by_rank, state.RANK] = np.arange(len(s.by_rank))
+        s.session[first:last, state.KEY] = [zlib.crc32(name.encode()) for name in session_ids]
+
+    def _name(self) -> None:
+        session, node = self.state.session, self.state.node
         self.phase = session[:, state.PHASE]
         self.context_tokens = session[:, state.CONTEXT]
         self.turn = session[:, state.TURN]
@@ -91,6 +103,13 @@ class View:
         self.inflight = node[:, state.INFLIGHT]
         self.noted_tokens = self.state.pair[:, :, state.NOTED]
         self.noted_at_ps = self.state.pair[:, :, state.NOTED_PS]
+
+    def copy(self) -> View:
+        """The same moment in arrays of its own, for a planner beside the host."""
+        twin = copy.copy(self)
+        twin.state = State(*(_copied(part) for part in self.state))
+        twin._name()
+        return twin
 
     @property
     def now_ps(self) -> int:
@@ -179,6 +198,12 @@ class View:
         for b in range(len(s.node)):
             inside = self.residents_of(b)
             self.residents[b], self.used_tokens[b] = len(inside), self.context_tokens[inside].sum()
+
+
+def _copied(part: Any) -> Any:
+    if isinstance(part, Book):
+        return Book(*(_copied(array) for array in part))
+    return part.copy() if isinstance(part, np.ndarray) else part
 
 
 __all__ = ["HOLD", "NEW", "REASONING", "TOOL", "WAITING", "View"]

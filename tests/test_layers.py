@@ -25,21 +25,22 @@ LEVELS = {  # the name of a subpackage stands for all modules in it
     **dict.fromkeys(("planners", "state", "history", "families"), 6),
     **dict.fromkeys(("proof", "whatif", "worker", "view", "workloads"), 7),
     **dict.fromkeys(("explain", "policies", "traces"), 8),
-    **dict.fromkeys(("cluster", "engine"), 9),
-    **dict.fromkeys(("invariants", "runner"), 10),
-    "simulator": 11,
-    **dict.fromkeys(("metrics", "quality", "warmup"), 12),
-    "jobs": 13,
-    "executors": 14,
-    **dict.fromkeys(("sweeps", "bench"), 15),
-    "comparisons": 16,
-    **dict.fromkeys(("experiments", "charts"), 17),
-    "live": 18,
-    "panels": 19,
-    "tao": 20,  # the public names, in tao/__init__.py
-    "output": 16,
-    "arguments": 21,
-    "cli": 22,
+    "host": 9,
+    **dict.fromkeys(("cluster", "engine"), 10),
+    **dict.fromkeys(("invariants", "runner"), 11),
+    "simulator": 12,
+    **dict.fromkeys(("metrics", "quality", "warmup"), 13),
+    "jobs": 14,
+    "executors": 15,
+    **dict.fromkeys(("sweeps", "bench"), 16),
+    "comparisons": 17,
+    **dict.fromkeys(("experiments", "charts"), 18),
+    "live": 19,
+    "panels": 20,
+    "tao": 21,  # the public names, in tao/__init__.py
+    "output": 17,
+    "arguments": 22,
+    "cli": 23,
 }
 NEVER = 99
 FROM_LEVEL = {  # at the top of a module; a function may import what it alone needs
@@ -54,8 +55,8 @@ FROM_LEVEL = {  # at the top of a module; a function may import what it alone ne
 }
 ONLY_LIVE = ("aiohttp", "yarl", "prometheus_client", "ssl")  # even inside functions
 
-MAX_FILE, MAX_FUNCTION, MAX_PACKAGE = 400, 60, 19_500  # lines
-LONG_FILES = {"cluster": "the stepper is one story"}  # module: why
+MAX_FILE, MAX_FUNCTION, MAX_PACKAGE = 400, 60, 22_500  # lines
+LONG_FILES: dict[str, str] = {}  # module: why
 
 
 @cache

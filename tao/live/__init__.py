@@ -6,6 +6,8 @@ _HOMES = dict.fromkeys(("Client", "watch"), "client")
 _HOMES |= dict.fromkeys(("Failed", "LiveError", "Retryable"), "faults")
 _HOMES |= dict.fromkeys(("doctor", "probe"), "nodes")
 _HOMES |= {"Reply": "stream"}
+_HOMES |= dict.fromkeys(("Run", "run"), "runs")
+_HOMES |= dict.fromkeys(("Ask", "Function", "Program", "Sleep", "replay"), "agents")
 
 
 def __getattr__(name: str) -> object:

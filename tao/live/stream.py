@@ -142,6 +142,7 @@ class Reply:
     total_s: float
     server_ttft_s: float | None
     queue_s: float | None
+    token_ids: tuple[int, ...] | None = None  # of the answer, where return_token_ids was asked for
     loop_lag_s: float = 0.0
     request_id_echoed: bool = False
 
@@ -157,6 +158,7 @@ class Answer:
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._tools: dict[int, dict[str, Any]] = {}
+        self._ids: list[int] = []
         self._usage: dict[str, Any] = {}
         self._metrics: dict[str, Any] = {}
         self._last_s = self._gap_s = 0.0
@@ -193,6 +195,7 @@ class Answer:
         tools = delta.get("tool_calls") or []
         if "role" in delta and not (text or reasoning or tools or why):
             return  # it leaves together with the first token, and is none itself
+        self._ids += [x for x in choice.get("token_ids") or () if count(x) is not None]
         if self.first_s is None:
             self.first_s = now_s
         else:
@@ -243,6 +246,7 @@ class Answer:
             total_s=ended_s - sent_s,
             server_ttft_s=_seconds(self._metrics.get("time_to_first_token_ms")),
             queue_s=_seconds(self._metrics.get("queue_time_ms")),
+            token_ids=tuple(self._ids) if len(self._ids) == tokens else None,
         )
 
 

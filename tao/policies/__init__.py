@@ -28,7 +28,7 @@ from tao.view import View as View
 def tao(params: Params) -> Compiled:
     """TAO: joint placement of the whole pool, whenever somebody in it could be let in."""
     tick = joint.exact_tick if params.planner == "exact" else joint.tao_tick
-    return Compiled(params, tick_kernel=tick, gap_s=params.replan_gap_s)
+    return Compiled(params, tick_kernel=tick, gap_s=params.replan_gap_s, plans=True)
 
 
 def previous(params: Params) -> Compiled:

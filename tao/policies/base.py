@@ -85,6 +85,7 @@ class Compiled:
 
     `lag_ps`: how old its view of the nodes' load may be. `counts_streamed`: it looks at answers in progress.
     `sees_cache`: it is told what the nodes' caches hold. `sees_tools`: it knows when a tool returns.
+    `plans`: its tick only reads the state, and takes long, so that a live host lets it work on a copy.
     """
 
     params: Params
@@ -97,6 +98,7 @@ class Compiled:
     counts_streamed: bool = False
     sees_cache: bool = False
     sees_tools: bool = False
+    plans: bool = False
 
     @cached_property
     def pointers(self) -> Pointers:
