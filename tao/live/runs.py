@@ -15,8 +15,9 @@ from tao.history import History
 from tao.live import loop
 from tao.live.agents import Agent, replay
 from tao.live.client import Client, watch
+from tao.live.live_host import Options
 from tao.live.loop import Call
-from tao.live.scheduler import Options, Scheduler
+from tao.live.scheduler import Scheduler
 from tao.live.servers import Servers, servers_of
 from tao.model import Params
 from tao.policies import REASONING, TOOL, WAITING, Compiled, Policy

@@ -1,107 +1,45 @@
-"""Live agent sessions under a policy: the decisions of the simulator, on real servers in real time.
+"""Live agent sessions: what they yield is carried out, their requests as the policy decides.
 
-Everything here runs in one event loop. The policy sees the same `State` and decides by the same kernels as in
-the simulator; one that plans does so in a thread beside, on a copy, and what it proposes is rechecked
-against the state as it is by then.
+Everything here runs in one event loop. A turn that a node refuses, or loses before its first token, goes
+back to the waiting pool; the node is left out for a while, and its cache may be gone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-import uuid
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from tao import readiness, state
 from tao.checks import InputError
-from tao.host import Host
 from tao.live.agents import Agent, Ask, Script, Tool, in_thread
 from tao.live.faults import Failed, LiveError, Retryable
+from tao.live.live_host import SLOTS, LiveHost, Options
+from tao.live.metrics_page import Load
 from tao.live.servers import Servers
 from tao.live.stream import Reply
+from tao.live.talk import Talk
 from tao.model import Params
-from tao.policies import DONE, HOLD, NEW, REASONING, WAITING, Decision, Policy, View
+from tao.policies import DONE, HOLD, NEW, REASONING, WAITING, Policy
 from tao.profiles import PS_PER_S
 
-LAST = "\U0010ffff"  # ids of rows that nobody has yet come after all others
-SLOTS = 2048  # ours: sessions per run; the state has a row for each
 ATTEMPTS = 3  # ours: a turn that three nodes refused fails
-TOGETHER_S = 0.0005  # ours: what happens within this time is decided on together
-CHARS_PER_TOKEN = 4.0  # ours: until a server has counted
 MAX_FAILURE = 300  # ours: characters of an agent's error that are kept
 
 
-@dataclass
-class Talk:
-    """One session: its agent, and its conversation as far as the servers have counted it."""
-
-    id: str
-    agent: Agent
-    task: asyncio.Task[None] | None = None
-    sent: asyncio.Future[int] | None = None  # the node its request goes to
-    messages: Sequence[dict[str, Any]] | None = None  # of its last chat, the answer included
-    prompt: Sequence[int] | str | None = None  # likewise of its last completion
-    context_tokens: int = 0
-    chars: int = 0  # of that context
-    pieces: int = 0  # of the answer so far
-    canceled: str = ""
-
-
-@dataclass
-class Options:
-    """What a run may be told; see `tao.live.run`."""
-
-    workers: int | None = None
-    max_seconds: float | None = None
-    max_requests: int | None = None
-    rate: float = 1.0  # seconds of the run per second of the clock: the speed-up of simulated servers
-    salt: str | None = field(default_factory=lambda: uuid.uuid4().hex[:12])
-    keep_snapshots: bool = True
-    background: bool = True  # plans and agents get threads; not so in a loop whose time is virtual
-    shared_prefix_tokens: int = 0
-    seed: int = 0
-    on_change: Callable[[], object] | None = None
-
-
-class Scheduler(Host):
+class Scheduler(LiveHost):
     """The sessions of one run; `main` runs them all."""
 
     def __init__(self, servers: Servers, policy: Policy, params: Params, options: Options) -> None:
-        capacities = [server.capacity_tokens for server in servers.all]
-        view = View(
-            [f"{LAST}{k}" for k in range(SLOTS)],
-            capacities,
-            params,
-            shared_prefix_tokens=options.shared_prefix_tokens,
-            seed=options.seed,
-        )
-        view.node_ids = [server.node.name for server in servers.all]
-        super().__init__(policy, params, view, options.keep_snapshots)
-        self.history.session_ids = []
-        self.servers, self.options = servers, options
-        self.talks: list[Talk] = []
+        super().__init__(servers, policy, params, options)
         self.requests = 0  # sent so far
         self.retries = 0
-        self.error: Exception | None = None  # what ended the run
         self._fresh: list[int] = []  # sessions that no worker has taken yet
-        self._stranded: list[int] = []  # routed to nodes that are out of order, all of them
         self._room = 0  # of the book of tools, calls per kind
-        self._chars_per_token = CHARS_PER_TOKEN
-        self._poked = self._stopped = False
-        self._own = view.kinds.number("agent", None)  # its own code, between an answer and the next tool
-        self._over = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-        self._origin_s = self._loop.time()
-        self._beside: list[asyncio.Task[None]] = []
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tao-planner") if options.background else None
-
-    # --- the run ------------------------------------------------------------------------------
+        self._own = self.view.kinds.number("agent", None)  # its own code, between an answer and a tool
 
     def submit(self, agents: Mapping[str, Agent]) -> None:
         """Add sessions; raises `InputError` if an id is taken or there are too many."""
@@ -157,30 +95,6 @@ class Scheduler(Host):
         elif talk.task:
             talk.task.cancel()
 
-    def stop(self) -> None:
-        """End the run; `main` returns when all of it has ended."""
-        self._stopped = True
-        self._over.set()
-
-    def _fail(self, error: Exception) -> None:
-        """End the run because of an error."""
-        self.error = self.error or error
-        self.stop()
-
-    def switch(self, policy: Policy, params: Params) -> None:
-        """From now on this policy decides; what the old one remembered is gone."""
-        s = self.view.state
-        self.policy, self.params, self.view.params = policy, params, params
-        self.view.state = s._replace(settings=params.settings)
-        s.session_memory[:], s.node_memory[:], s.pair_memory[:] = -1, 0, 0
-        self._beside.pop().cancel()
-        self._beside.append(self._ticker())
-        self._changed = True
-        self._poke()
-
-    def _live(self) -> list[int]:
-        return [i for i, talk in enumerate(self.talks) if talk.task and not talk.task.done()]
-
     def _start_some(self) -> None:
         """Workers that are free take the next sessions."""
         most = self.options.workers or SLOTS
@@ -190,15 +104,15 @@ class Scheduler(Host):
             self.history.started_ps[i] = self.now_ps
             self.talks[i].task = asyncio.ensure_future(self._session(i))
 
-    # --- one session --------------------------------------------------------------------------
-
     async def _session(self, i: int) -> None:
-        talk, s = self.talks[i], self.view.state
-        script = talk.agent()
+        talk, view = self.talks[i], self.view
         try:
-            await self._play(i, script)
+            await self._play(i, _script(talk))
             self._stamp()
-            self._end(i)
+            if view.phase[i] == NEW:  # it asked for nothing
+                self.history.finished_ps[i] = self.now_ps
+            else:
+                self._end(i)
         except asyncio.CancelledError:
             self._drop(i, talk.canceled or "canceled")
             if not talk.canceled:
@@ -206,8 +120,6 @@ class Scheduler(Host):
         except Exception as error:  # of the agent's code, or of a server: this session's end alone
             self._drop(i, f"{'' if isinstance(error, LiveError) else type(error).__name__ + ': '}{error}")
         finally:
-            if s.session[i, state.PHASE] not in (NEW, DONE):
-                self._drop(i, "it ended without a reason")
             self._loop.call_soon(self._ended)
             self._poke()
 
@@ -229,7 +141,8 @@ class Scheduler(Host):
                 except Exception as error:  # of a tool: the agent may know what to do
                     go = partial(_throw, script, error)
         finally:
-            script.close()
+            with suppress(ValueError):  # it is at work in its thread, and nobody waits for it any more
+                script.close()
 
     async def _step(self, go: Callable[[], Any]) -> Ask | Tool | None:
         """What the agent does next; its own code may take long, so it gets a thread."""
@@ -251,8 +164,9 @@ class Scheduler(Host):
         try:
             return await tool.work(self.options.rate)
         finally:
-            self._stamp()
-            self._learn(i)
+            if not self.talks[i].canceled:
+                self._stamp()
+                self._learn(i)
 
     def _make_room(self) -> None:
         """The book of tools has room for one more call of every kind."""
@@ -261,8 +175,6 @@ class Scheduler(Host):
             self._room = max(256, 2 * self._room)
             larger = readiness.enlarged(self.view.kinds, book, self._room)
             self.view.state = self.view.state._replace(book=larger)
-
-    # --- one turn -----------------------------------------------------------------------------
 
     async def _turn(self, i: int, ask: Ask) -> Reply:
         talk = self.talks[i]
@@ -281,7 +193,7 @@ class Scheduler(Host):
             self._stamp()
             if self.view.phase[i] == NEW:
                 self._start(i)
-            self._arrive(i, prompt_tokens, self._prefix(talk, ask))
+            self._arrive(i, prompt_tokens, talk.prefix_tokens(ask))
             self._arrived_ps[i] = asked_ps
             self._poke()
             b = await talk.sent
@@ -336,7 +248,7 @@ class Scheduler(Host):
         server.worked()
         prompt = reply.prompt_tokens or estimated
         output = max(reply.completion_tokens or talk.pieces, 1)
-        reusable = self._prefix(talk, ask)
+        reusable = talk.prefix_tokens(ask)
         self._stamp()
         if self.view.state.session[i, state.CHARGE]:  # all of the answer was empty
             self._first_token(i, b)
@@ -354,34 +266,9 @@ class Scheduler(Host):
         self._record_turn(i, b, times, (prompt, min(reusable, prompt), hit, output, 0, 0))
         self._acting(i, self._own, math.nan)
         self._rest(i, last=False)
-        self._remember(talk, ask, reply, prompt + output)
+        talk.remember(ask, reply, prompt + output)
         self._tell()
         self._poke()
-
-    def _remember(self, talk: Talk, ask: Ask, reply: Reply, context_tokens: int) -> None:
-        talk.context_tokens = context_tokens
-        if ask.messages is not None:
-            talk.messages = [*ask.messages, {"role": "assistant", "content": reply.text}]
-            talk.chars = _chars(ask) + len(reply.text)
-        elif isinstance(ask.prompt, str):
-            talk.prompt, talk.chars = ask.prompt + reply.text, _chars(ask) + len(reply.text)
-        else:
-            talk.prompt = [*(ask.prompt or ()), *(reply.token_ids or ())]
-        if talk.chars:
-            self._chars_per_token += 0.2 * (max(talk.chars / context_tokens, 0.1) - self._chars_per_token)
-
-    def _prefix(self, talk: Talk, ask: Ask) -> int:
-        """How much of a request repeats its session's last context, as far as can be told from here."""
-        if ask.messages is not None and talk.messages is not None:
-            same = sum(1 for _ in _same(talk.messages, ask.messages))
-            if same == len(talk.messages):
-                return talk.context_tokens
-            before = sum(len(str(m.get("content") or "")) for m in talk.messages[:same])
-            return round(talk.context_tokens * before / max(talk.chars, 1))
-        if ask.prompt and talk.prompt:  # both texts, or both token ids, else nothing is the same
-            same = sum(1 for _ in _same(talk.prompt, ask.prompt))
-            return round(talk.context_tokens * same / len(talk.prompt))
-        return 0
 
     async def _size(self, talk: Talk, ask: Ask) -> int:
         """Tokens of a prompt: known, counted by a server, or else estimated from the conversation so far."""
@@ -401,9 +288,7 @@ class Scheduler(Host):
             except (LiveError, AttributeError):
                 pass
             break
-        return max(1, talk.context_tokens + round((_chars(ask) - talk.chars) / self._chars_per_token))
-
-    # --- what goes wrong ----------------------------------------------------------------------
+        return talk.estimate(ask)
 
     def _failed(self, i: int, b: int, error: LiveError) -> None:
         """A request came to nothing: the session leaves the node, which may be out of order."""
@@ -415,11 +300,6 @@ class Scheduler(Host):
                 self._forget(b)
             self._loop.call_at(self.servers[b].out_until_s, self._again)
         self._tell()
-
-    def _again(self) -> None:
-        """A node that was left out may be tried again."""
-        self._changed = True
-        self._poke()
 
     def _forget(self, b: int) -> None:
         """Node b has lost its cache, or may have: nobody has credit there."""
@@ -446,7 +326,7 @@ class Scheduler(Host):
         self._promised.pop(i, None)
         self.history.failed[i] = why[:MAX_FAILURE]
 
-    def saw(self, b: int, load: Any, fault: LiveError | None) -> None:
+    def saw(self, b: int, load: Load | None, fault: LiveError | None) -> None:
         """What a look at node b brought."""
         self._stamp()
         if load is not None and self.servers.saw(self.view.state, b, load):
@@ -457,138 +337,12 @@ class Scheduler(Host):
         self.servers[b].fault = fault or self.servers[b].fault
         self._tell()
 
-    # --- what a host does ---------------------------------------------------------------------
 
-    def _arrive(self, i: int, prompt_tokens: int, prefix_tokens: int) -> None:
-        b = int(self.view.resident[i])
-        if b >= 0 and self.servers.out(b, self._loop.time()):
-            state.move(self.view.state, i, HOLD)
-        super()._arrive(i, prompt_tokens, prefix_tokens)
-
-    def _place(self, i: int, b: int) -> None:
-        now_s = self._loop.time()
-        if self.servers.out(b, now_s):
-            found = self.servers.substitute(self.view.state, now_s)
-            if found is None:
-                self._stranded.append(i)  # until one is tried again
-                return
-            b = found
-        super()._place(i, b)
-
-    def _send(self, i: int, b: int) -> None:
-        sent = self.talks[i].sent
-        assert sent is not None
-        if not sent.done():
-            sent.set_result(b)
-
-    def _wake_later(self, at_ps: int) -> None:
-        self._loop.call_at(self._origin_s + at_ps / PS_PER_S / self.options.rate, self._wake, at_ps)
-
-    def _wake(self, at_ps: int) -> None:
-        if self._wake_ps == at_ps:
-            self._woken()
-            self._poke()
-
-    def _apply_later(self, cost_s: float) -> None:
-        self._apply()  # it has taken its time already
-
-    def _look(self, sessions: Sequence[int]) -> None:
-        s = self.view.state
-        self.servers.measure_room(s, self._loop.time())
-        for i in np.flatnonzero(self.view.phase[: len(self.talks)] == REASONING).tolist():
-            s.session[i, state.STREAMED] = self.talks[i].pieces
-        if getattr(self.policy, "sees_cache", False):  # as far as the last answers tell
-            for i in sessions:
-                s.pair[i, :, state.CACHED] = s.pair[i, :, state.NOTED]
-
-    # --- deciding -----------------------------------------------------------------------------
-
-    def _ps(self, at_s: float) -> int:
-        """A moment of the loop's clock in the run's time."""
-        return round((at_s - self._origin_s) * self.options.rate * PS_PER_S)
-
-    def _stamp(self) -> None:
-        """It is now now."""
-        self.now_ps = max(self.now_ps, self._ps(self._loop.time()))
-        self.view.state.clock[state.NOW_PS] = self.history.end_ps = self.now_ps
-
-    def _poke(self) -> None:
-        """Something has changed: decide soon."""
-        if not self._poked:
-            self._poked = True
-            self._loop.call_later(TOGETHER_S, self._guarded, self._poked_now)
-
-    def _poked_now(self) -> None:
-        self._poked = False
-        self._stamp()
-        stranded, self._stranded = self._stranded, []
-        for i in stranded:
-            if self.view.phase[i] == WAITING and self.view.resident[i] < 0:
-                self._route(i)
-        self._decide()
-
-    def _guarded(self, do: Callable[[], None]) -> None:
-        """A policy that goes wrong ends the run."""
-        try:
-            do()
-        except Exception as error:
-            self._fail(error)
-
-    def _tick(self) -> None:
-        if not (self._thread and getattr(self.policy, "plans", False)):
-            super()._tick()
-            return
-        self._changed, self._ticked_ps = False, self.now_ps
-        self._look(self.view.pool.tolist())
-        self._planning = Decision(), np.zeros((0, 7), np.int64), 0  # one plan at a time
-        work = self._loop.run_in_executor(self._thread, self._plan_beside, self.view.copy())
-        work.add_done_callback(lambda done: self._guarded(partial(self._planned, done)))
-
-    def _plan_beside(self, view: View) -> tuple[Decision, Any, Any]:
-        """In the planner's thread, on a copy."""
-        decision: Decision = self._ask("tick", view)
-        return (
-            decision,
-            self._proposed(decision, view),
-            self._kept(view, decision) if self.keep_snapshots else None,
-        )
-
-    def _planned(self, done: asyncio.Future[tuple[Decision, Any, Any]]) -> None:
-        self._planning = None
-        if done.cancelled() or self._stopped:
-            return
-        self._stamp()
-        self.servers.measure_room(self.view.state, self._loop.time())
-        self._decided(*done.result())
-        self._poke()
-
-    def _ticker(self) -> asyncio.Task[None]:
-        """The task that lets a periodic policy decide."""
-        return asyncio.ensure_future(self._every(self.policy.period_s))
-
-    async def _every(self, period_s: float | None) -> None:
-        due_s = self._loop.time()
-        while period_s is not None:
-            due_s += period_s / self.options.rate
-            await asyncio.sleep(due_s - self._loop.time())
-            self._stamp()
-            if self._planning is None:
-                self._guarded(self._tick)
-
-    async def _watch_for_standstill(self) -> None:
-        """End a run in which nothing can happen any more."""
-        idle = 0
-        while idle < 30:  # ours: half a minute
-            await asyncio.sleep(1.0)
-            pool = int(self.view.state.clock[state.POOL])
-            waiting = [i for i in self._live() if self.view.phase[i] == WAITING]
-            stuck = pool and len(waiting) == len(self._live()) == pool and self._planning is None
-            idle = idle + 1 if stuck and self.servers.back_s() < self._loop.time() else 0
-        self._fail(InputError(self.view.stuck()))
-
-    def _tell(self) -> None:
-        if self.options.on_change:
-            self.options.on_change()
+def _script(talk: Talk) -> Script:
+    script = talk.agent()
+    if not isinstance(script, Generator):
+        raise InputError(f"the agent is no generator but {type(script).__name__}; let it yield Ask and tools")
+    return script
 
 
 def _send(script: Script, result: Any) -> Any:
@@ -603,18 +357,3 @@ def _throw(script: Script, error: BaseException) -> Any:
         return script.throw(error)
     except StopIteration:
         return None
-
-
-def _chars(ask: Ask) -> int:
-    """Characters of a request."""
-    if ask.messages is None:
-        return len(ask.prompt) if isinstance(ask.prompt, str) else 0
-    return sum(len(str(m.get("content") or "")) + len(str(m.get("tool_calls") or "")) for m in ask.messages)
-
-
-def _same(a: Sequence[Any], b: Sequence[Any]) -> Any:
-    """The part in which two sequences begin alike."""
-    for x, y in zip(a, b, strict=False):
-        if x != y:
-            return
-        yield x
