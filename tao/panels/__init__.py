@@ -9,7 +9,8 @@
 """
 
 from tao.panels.base import Panel, guard
+from tao.panels.secret import KeyPanel
 from tao.panels.snapshot import SnapshotPanel
 from tao.panels.stepper import Stepper
 
-__all__ = ["Panel", "SnapshotPanel", "Stepper", "guard"]
+__all__ = ["KeyPanel", "Panel", "SnapshotPanel", "Stepper", "guard"]

@@ -211,13 +211,14 @@ async def serve(plan: Plan, tell: Callable[[list[str]], None], until: asyncio.Ev
 
 
 class Deployment:
-    """A simulated deployment in a child process: `urls`, `stop`, or use it in a `with` block.
+    """A simulated deployment in a child process: `plan`, `urls`, `stop`, or use it in a `with` block.
 
     The API key, if any, goes to the child by its environment. Raises `InputError` if it cannot start.
     """
 
     def __init__(self, plan: Plan) -> None:
         plan.servers()
+        self.plan = plan
         command = [sys.executable, "-m", "tao.live.double.serve", json.dumps(vars(plan))]
         # A session of its own: Ctrl-C and a notebook's interrupt reach the parent alone.
         self._child = subprocess.Popen(
