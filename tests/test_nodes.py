@@ -214,7 +214,8 @@ def test_a_healthy_node():
     assert float(row.pop("freed after").removesuffix(" s")) < 1
     assert row == {
         "node": "n0", "version": "0.32.0", "model": "tiny", "KV tokens": "16,384", "block": "32",
-        "seen": "prefix caching, cached tokens, own times, request ids, KV events, session ids", "lost prefix": "0 tokens",
+        "seen": "prefix caching, cached tokens, own times, request ids, KV events, session ids",
+        "lost prefix": "0 tokens",
         "clock lag": row["clock lag"], "change": "nothing",
     }  # fmt: skip
     assert row["clock lag"] in ("+0 s", "-0 s", "+1 s", "-1 s")

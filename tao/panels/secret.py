@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class _Field(widgets.Password):  # type: ignore[misc]
-    """Sends what was typed once, when it is left, and is not told it again (as all other front ends would)."""
+    """Sends what was typed, once, when it is left; no echo of it goes to all open front ends."""
 
     value = traitlets.Unicode("").tag(sync=True, echo_update=False)
 
