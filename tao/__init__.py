@@ -8,28 +8,26 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from tao.library import load, snapshot_names
+from tao.model import (
+    CacheNote,
+    Gap,
+    InputError,
+    Node,
+    Params,
+    Placement,
+    Plan,
+    Session,
+    Snapshot,
+    ToolCall,
+    Value,
+)
+
 if TYPE_CHECKING:
     from tao import explain
-    from tao.comparisons import compare
-    from tao.library import load, snapshot_names
     from tao.live.connection import connect
-    from tao.metrics import measure
-    from tao.model import (
-        CacheNote,
-        Gap,
-        InputError,
-        Node,
-        Params,
-        Placement,
-        Plan,
-        Session,
-        Snapshot,
-        ToolCall,
-        Value,
-    )
     from tao.planners import PLANNERS, plan
     from tao.simulator import simulate
-    from tao.sweeps import sweep
     from tao.warmup import ready
 
 __version__ = "0.1.0"
@@ -59,19 +57,18 @@ __all__ = [
     "sweep",
 ]
 
-_HOMES = {"PLANNERS": "planners", "load": "library", "plan": "planners", "snapshot_names": "library"}
-_HOMES |= {"compare": "comparisons", "connect": "live", "measure": "metrics", "ready": "warmup"}
-_HOMES |= {"simulate": "simulator", "sweep": "sweeps"}
-
 
 def __getattr__(name: str) -> object:
-    """Imported when first asked for: a simulated server, say, starts in half the time without numba."""
+    """These bring numba, pandas or the network in, so they are imported when first asked for."""
+    homes = {"PLANNERS": "planners", "plan": "planners", "simulate": "simulator", "ready": "warmup"}
+    homes |= {"compare": "comparisons", "connect": "live", "measure": "metrics", "sweep": "sweeps"}
     if name == "explain":
         return import_module("tao.explain")
-    if name in __all__:
-        return getattr(import_module(f"tao.{_HOMES.get(name, 'model')}"), name)
+    if name in homes:
+        return getattr(import_module(f"tao.{homes[name]}"), name)
     raise AttributeError(f"module 'tao' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    """For completion, which would miss what is not imported yet."""
+    return sorted({*globals(), *__all__})

@@ -234,9 +234,13 @@ def _add_doctor(commands: Any) -> None:
         "change; of one that does not answer: node, change",
     )
     sub.add_argument("urls", nargs="*", metavar="URL", help="addresses (default: those in $TAO_NODES)")
+    _add_node(sub)
+    _add_json(sub)
+
+
+def _add_node(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--key-env", metavar="NAME", help="variable that holds the API key")
     sub.add_argument("--ca", metavar="FILE", help="certificate of a private authority")
-    _add_json(sub)
 
 
 def _add(commands: Any, name: str, text: str, epilog: str = "") -> argparse.ArgumentParser:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import gc
 import json
@@ -100,7 +101,7 @@ def test_a_node_that_takes_its_time_is_live_and_nothing_else_is_left(monkeypatch
 
     async def slowly(request, send):
         while not started:
-            await connection.nodes.asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)
         await answers(whole(200, MODELS))(request, send)
 
     monkeypatch.setattr(connection, "PROBE_S", 20.0)
@@ -131,7 +132,7 @@ def test_connections_from_many_threads_and_from_a_coroutine():
             with connect(server.url, fallback=False) as connected:
                 return (await connected.clients[0].models())[0]["id"]
 
-        assert connection.nodes.asyncio.run(cell()) == "tiny"
+        assert asyncio.run(cell()) == "tiny"
     assert threading.active_count() == before
 
 

@@ -11,11 +11,11 @@ from threading import Event
 from typing import TYPE_CHECKING, Literal
 
 from tao.checks import InputError
-from tao.live import given, loop, nodes
-from tao.live.nodes import Checkup, Probed
+from tao.live import given, loop
 
 if TYPE_CHECKING:
     from tao.live.double.serve import Deployment, Plan
+    from tao.live.nodes import Checkup, Probed
 
 NODES_ENV = "TAO_NODES"
 PROBE_S = 1.0  # ours: a server that is there lists its models within milliseconds
@@ -53,7 +53,9 @@ class Connection:
 
         A node that is missing has its reason there.
         """
-        rows = nodes.doctor(self.clients)
+        from tao.live.nodes import Checkup, doctor
+
+        rows = doctor(self.clients)
         return Checkup([*rows, *({"node": each.url, "change": each.reason} for each in self.missing)])
 
     def close(self) -> None:
@@ -93,11 +95,14 @@ def connect(
     loop.acquire()  # the same for the probe and what follows: ending one may wait for a name server
     try:
         with ThreadPoolExecutor(2, "tao-connect") as pool:
-            heard = Event()
-            probing = pool.submit(nodes.probe, asked, PROBE_S, heard.set, key=key, key_env=key_env, ca=ca)
-            slow = wait([probing], PATIENCE_S).not_done and not heard.is_set()
-            starting = pool.submit(_simulated, plan) if fallback and slow else None
+            starting = pool.submit(_simulated, plan) if fallback and not asked else None
             try:
+                from tao.live import nodes  # meanwhile the servers start
+
+                heard = Event()
+                probing = pool.submit(nodes.probe, asked, PROBE_S, heard.set, key=key, key_env=key_env, ca=ca)
+                if fallback and asked and wait([probing], PATIENCE_S).not_done and not heard.is_set():
+                    starting = pool.submit(_simulated, plan)
                 found = probing.result()
             except BaseException:
                 _call_off(starting)
@@ -131,6 +136,8 @@ def _call_off(starting: Future[Deployment] | None) -> None:
 
 
 def _fallen_back(deployment: Deployment, missing: Sequence[Probed], reason: str) -> Connection:
+    from tao.live import nodes
+
     try:
         found = nodes.probe(deployment.urls, START_S, key_env=deployment.plan.api_key_env or None)
         if ill := [each for each in found if not each.client]:
