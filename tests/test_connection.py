@@ -325,7 +325,9 @@ def test_the_key_panel_gives_the_key_and_keeps_nothing(caplog):
             assert panel.button.disabled
         assert {r.headers["authorization"] for r in server.requests} == {f"Bearer {KEY}"}
     assert got == [True, True]
-    assert sent, "the front end is told to empty its field"
+    told = [message["data"] for message in sent]
+    assert [data["method"] for data in told if "value" in data["state"]] == ["update"] * 2  # no echo
+    assert {data["state"].get("value") for data in told} == {""}  # the front end empties its field
     assert isinstance(panel.result, Connection)
     panel.result.close()
     saved += [embed_data([panel.root]), widgets.Widget.get_manager_state(), vars(panel), panel.result]
