@@ -120,6 +120,7 @@ class Scheduler(LiveHost):
             self._drop(i, f"{'' if isinstance(error, LiveError) else type(error).__name__ + ': '}{error}")
         finally:
             self._loop.call_soon(self._ended)
+            self._changed = True  # there is more room now
             self._poke()
 
     def _ended(self) -> None:
