@@ -10,11 +10,11 @@ import uuid
 from collections.abc import Callable
 from typing import Any, cast
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from tao.live.double import requests as req
 from tao.live.double.engine import Engine, EngineDeadError, OverloadError
-from tao.live.double.errors import BodyError, Refusal, error_body
+from tao.live.double.errors import Refusal, error_body, refused
 from tao.live.double.events import Publisher
 from tao.live.double.jobs import Job, Settings
 from tao.live.double.metrics import Metrics
@@ -57,7 +57,6 @@ class Server:
             "/version": {"GET": lambda _: {"version": ".".join(map(str, settings.version))}},
             "/load": {"GET": lambda _: {"server_load": self.load}},
             "/v1/models": {"GET": lambda _: self._models()},
-            "/metrics": {"GET": lambda _: self.metrics.page()},
             "/tokenize": {"POST": self._tokenize},
             "/detokenize": {"POST": self._detokenize},
             "/v1/chat/completions": {"POST": req.ChatRequest},
@@ -111,6 +110,8 @@ class Server:
         path, method = scope["path"], scope["method"]
         if path.startswith(GUARDED) and method != "OPTIONS" and not self._knows(headers):
             await reply.json({"error": "Unauthorized"}, 401)
+        elif path.startswith("/metrics"):  # vLLM's page answers to all of these
+            await reply.json(self.metrics.page())
         elif path not in self.routes and (plain := path.rstrip("/")) in self.routes:
             await reply.json(b"", 307, (b"location", plain.encode()))
         elif path not in self.routes:
@@ -141,8 +142,11 @@ class Server:
                 await unless_gone(receive, self._generate(request, headers, reply))
             finally:
                 self.load -= 1
-        except (ValidationError, BodyError, Refusal) as error:
-            await reply.json(error_body(error), error.status if isinstance(error, Refusal) else 400)
+        except Exception as error:  # whatever it is, the answer is one that vLLM's clients know
+            if reply.begun:
+                raise
+            no = refused(error)
+            await reply.json(error_body(no), no.status if isinstance(no, Refusal) else 400)
 
     # --- endpoints ----------------------------------------------------------------------------
 

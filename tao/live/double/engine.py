@@ -102,6 +102,7 @@ class Engine:
         job.priority = priority if self.settings.scheduling_policy == "priority" else 0
         self.node.submit(job, self.now_ps)
         self.jobs[job.session] = job
+        job.others.add(job.session)
         self._wake.set()
         return job
 

@@ -19,6 +19,8 @@ class Job(BlockRequest):
     offset: int = 0  # in the text, where the next token that gets a log probability begins
     salt: str = ""
     max_tokens: int = 0
+    n: int = 1  # answers to the same prompt
+    others: set[int] = field(default_factory=set)  # which of those are not there yet
     reason: str = ""  # why it ended
     session_id: str | None = None
     last_ps: int = 0  # when its newest token came

@@ -123,12 +123,12 @@ class _Sampling(_Open):
     @property
     def chosen(self) -> int | None:
         """How many log probabilities each token of the answer gets; None: none."""
-        return None
+        raise NotImplementedError
 
     @property
     def asked(self) -> int | None:
         """How many each token of the prompt gets; None: none, and only then the cache is read."""
-        return self.prompt_logprobs
+        raise NotImplementedError
 
     @property
     def stops(self) -> list[str]:
@@ -265,12 +265,19 @@ class ChatRequest(_Sampling):
         return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
+    def asked(self) -> int | None:
+        return (
+            (self.top_logprobs or 0) if self.prompt_logprobs is None and self.echo else self.prompt_logprobs
+        )
+
+    @property
     def role(self) -> str:
         """Who speaks next."""
         return "assistant" if self.add_generation_prompt else self.messages[-1].role
 
     @classmethod
     def _own_rules(cls, data: dict[str, Any]) -> None:
+        iter(data.get("messages", ()))  # vLLM goes through them before it knows what they are
         tools, choice = data.get("tools"), data.get("tool_choice")
         if data.get("continue_final_message") and data.get("add_generation_prompt"):
             raise Refusal("Cannot set both `continue_final_message` and `add_generation_prompt` to True.")

@@ -119,7 +119,7 @@ class Answers:
     def _final_usage(self, jobs: list[Job], whole: bool) -> dict[str, Any]:
         s, block = self.settings, self.engine.node.blocks.size
         usage = self._count(jobs)
-        job = jobs[0 if self.chat else -1]  # of several, vLLM reports one
+        job = jobs[-1 if whole else 0]  # of several, vLLM reports one
         cached = job.hit_tokens
         created = max(job.prompt_tokens // block * block - cached, 0)
         details: dict[str, Any] = {"cached_tokens": cached}
@@ -176,7 +176,7 @@ class Answers:
         if self._usage:
             last: dict[str, Any] = {"choices": [], "usage": self._final_usage(jobs, whole=False)}
             last["system_fingerprint"] = self.fingerprint
-            timing = self._timing(jobs, {})
+            timing = {k: v for k, v in (self._timing(jobs, {}) or {}).items() if v is not None}
             yield _sse(self._chunk | last | ({"metrics": timing} if timing else {}))
 
     def _begin(self, index: int, role: bool) -> dict[str, Any]:

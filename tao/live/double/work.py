@@ -66,6 +66,8 @@ def _given(request: req.CompletionRequest, tokenizer: Tokenizer, longest: int) -
     worst = max((max(p, default=0) for p in given if isinstance(p, list)), default=0)
     if worst >= (tokenizer.size or 2**63):
         raise Refusal(f"Token id {worst} is out of vocabulary")
+    if [] in given:
+        raise Refusal("The decoder prompt cannot be empty")
     found = []
     for p in given:
         tokens = encode(tokenizer, p, longest) if isinstance(p, str) else p
@@ -112,7 +114,8 @@ def work(
         salt = request.cache_salt or ""
         hashes = block_hashes([*prompt, *made.tokens], block, salt)
         one = {"tokens": prompt, "answer": made, "hashes": hashes, "salt": salt, "prompt": text}
-        found += [one | {"max_tokens": limit, "reads": request.asked is None}] * (request.n or 1)
+        one |= {"max_tokens": limit, "reads": request.asked is None, "n": request.n or 1, "others": set()}
+        found += [one] * (request.n or 1)
     return found
 
 
