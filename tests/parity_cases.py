@@ -95,7 +95,7 @@ def messages(draw, letters):
 
 def prompt(draw, letters):
     """The prompt of a completion."""
-    numbers = [[draw.randint(3, 4000) for _ in range(draw.choice([3, 60]))] for _ in range(2)]
+    numbers = [draw.choices(list(letters.values()), k=draw.choice([3, 60])) for _ in range(2)]
     kinds = [
         words(draw, 3),
         words(draw, 80),
@@ -149,7 +149,7 @@ def errors(draw, letters):
 
 def plain(draw, letters):
     """The small endpoints, and paths and methods that are not there."""
-    paths = "/v1/models /version /load /health /ping /health/ /tokenize /metrics/x /v1/nothing /v1/completions".split()
+    paths = "/v1/models /version /load /health /ping /health/ /tokenize /v1/nothing /v1/completions".split()
     kind = draw.randrange(8)
     if kind < 3:
         return "GET", draw.choice([*paths[:5], "/kv_event_sources"]), None, {}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -857,6 +859,50 @@ def test_bodies_are_bounded():
     assert virtual(run()).status_code == 413
 
 
+def nested(depth):
+    """An object in an object in an object, so many times."""
+    return '{"a":' * depth + "1" + "}" * depth
+
+
+SAY = '{"messages": [{"role": "user", "content": "x"%s}], "max_tokens": 2%s}'
+ATTACKS = {  # a body and the status of its answer
+    "nothing but brackets": ("[" * 5_000_000, 400),
+    "nested beyond the parser": (SAY % (f', "b": {nested(5000)}', ""), 400),
+    "nested as deep as it parses": (SAY % (f', "b": {nested(400)}', f', "tools": [{nested(400)}]'), 400),
+    "nested template options": (SAY % ("", f', "chat_template_kwargs": {{"tools": {nested(400)}}}'), 200),
+    "options of the template's own": (SAY % ("", ', "chat_template_kwargs": {"messages": 1}'), 200),
+    "a giant number": (SAY % ("", f', "seed": {"9" * 5000}'), 400),
+    "more answers than there may be": (SAY % ("", f', "n": {2**63}'), 400),
+    "thousands of answers": (SAY % ("", ', "n": 2000, "temperature": 1'), 200),
+    "more tokens than there are": (SAY % ("", f', "max_completion_tokens": {2**63}'), 400),
+    "a giant text": (
+        SAY % (', "c": 1', f', "messages": [{{"role": "user", "content": "{"x " * 5_000_000}"}}]'),
+        400,
+    ),
+    "stop strings longer than any answer": (SAY % ("", f', "stop": ["{"x" * 3_000_000}"]'), 200),
+    "a bias for every token": (
+        SAY % ("", f', "logit_bias": {json.dumps({str(i): 1 for i in range(200_000)})}'),
+        200,
+    ),
+    "no number": (SAY % ("", ', "temperature": NaN'), 400),
+    "half a character": (SAY % (', "b": "\\ud800"', ""), 200),
+}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_what_is_meant_to_exhaust_the_server_gets_an_ordinary_answer(name):
+    content, status = ATTACKS[name]
+
+    async def run():
+        kind = {"content-type": "application/json"}
+        http = client(server(max_model_len=8192))
+        return await http.post("/v1/chat/completions", content=content, headers=kind)
+
+    reply = virtual(run())
+    assert reply.status_code == status
+    assert reply.json().keys() & {"choices", "error", "detail"}
+
+
 # Over sockets, in a process of its own
 
 
@@ -926,14 +972,28 @@ def test_a_client_that_leaves_frees_its_blocks_at_once(deployment):
         assert http.get("/load").json() == {"server_load": 0}
 
 
-def test_headers_are_bounded(deployment):
-    with httpx.Client() as http:
-        try:
-            status = http.get(deployment.urls[0] + "/health", headers={"x-long": "x" * 200_000}).status_code
-        except httpx.TransportError:  # the server hung up before all was sent
-            status = 400
-        assert status == 400
-        assert http.get(deployment.urls[0] + "/health").status_code == 200
+BEGIN = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n"
+ENDLESS = {  # how a request begins, and what it then goes on with for a GiB
+    "line": (b"GET /", b"x" * 2**16),
+    "header": (BEGIN + b"x-long: ", b"x" * 2**16),
+    "headers": (BEGIN, b"x-1: 2\r\n" * 2**13),
+    "body": (BEGIN + b"content-length: 1073741824\r\n\r\n", bytes(2**16)),
+    "chunks": (BEGIN + b"transfer-encoding: chunked\r\n\r\n", b"10000\r\n" + bytes(2**16) + b"\r\n"),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_nothing_that_is_sent_is_without_bounds(deployment, name):
+    first, more = ENDLESS[name]
+    host, port = deployment.urls[0].removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as wire:
+        sent = wire.send(first)
+        with contextlib.suppress(ConnectionError):  # the server has hung up
+            while sent < 2**30:
+                wire.sendall(more)
+                sent += len(more)
+    assert sent < 2**26
+    assert httpx.get(f"{deployment.urls[0]}/health").status_code == 200
 
 
 def test_faults_come_on_schedule_and_a_restarted_node_is_cold():

@@ -45,12 +45,14 @@ def test_a_session_s_true_tokens_reach_the_client(tmp_path, version):
 
         with KvEvents(endpoint) as events:
             while not events.poll():  # a subscription is on its way for a moment
+                await http.post("/v1/chat/completions", json=ask(False, 40, 1))
                 await http.post("/reset_prefix_cache")
             until(events, app._publisher._sent)
             late = events.missed
             usage = [await post(100, "a"), await post(200, "b"), await post(830, "c", cache_salt="c")]
             usage.append(await post(200, "b"))
             reset = (await http.post("/reset_prefix_cache")).text
+            await http.post("/v1/chat/completions", json=ask(False, 40, 1, cache_salt="z"))
             until(events, app._publisher._sent)
             left = [events.residency.tokens(s) for s in "abc"]
             counts = events.missed - late, events.damaged

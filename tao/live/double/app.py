@@ -146,7 +146,10 @@ class Server:
             if reply.begun:
                 raise
             no = refused(error)
-            await reply.json(error_body(no), no.status if isinstance(no, Refusal) else 400)
+            status = no.status if isinstance(no, Refusal) else 400
+            # Whoever sends too much is not listened to any longer.
+            end = [(b"connection", b"close")] * (status == 413)
+            await reply.json(error_body(no), status, *end)
 
     # --- endpoints ----------------------------------------------------------------------------
 

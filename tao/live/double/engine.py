@@ -138,10 +138,11 @@ class Engine:
             self.abort(job, "gone")
 
     def reset_prefix_cache(self) -> bool:
-        """Empty the cache; False, and nothing changes, while a request uses some of it."""
-        done = self.node.blocks.reset()
-        self._tell_changes()
-        return done
+        """Empty the cache; False, and nothing changes, while a request uses some of it.
+
+        As in vLLM, the next step publishes the event.
+        """
+        return self.node.blocks.reset()
 
     def _tell_changes(self) -> None:
         if self._publish and self.node.blocks.log:

@@ -18,10 +18,11 @@ add_generation_prompt chat_template_kwargs priority request_id session_id return
 return_token_ids cache_salt vllm_xargs stream_interval"""
 ORDER = {
     "ChatRequest": f"""messages model frequency_penalty logit_bias logprobs top_logprobs max_tokens
-    max_completion_tokens n presence_penalty seed stop stream stream_options temperature top_p tools tool_choice
-    parallel_tool_calls user use_beam_search {SHARED}""",
-    "CompletionRequest": f"""model prompt echo frequency_penalty logit_bias logprobs max_tokens n presence_penalty
-    seed stop stream stream_options suffix temperature top_p user use_beam_search {SHARED}""",
+    max_completion_tokens n presence_penalty seed stop stream stream_options temperature top_p tools
+    tool_choice parallel_tool_calls user use_beam_search {SHARED}""",
+    "CompletionRequest": f"""model prompt echo frequency_penalty logit_bias logprobs max_tokens n
+    presence_penalty seed stop stream stream_options suffix temperature top_p user
+    use_beam_search {SHARED}""",
 }
 
 
@@ -49,7 +50,7 @@ class Refusal(Exception):  # noqa: N818 - it becomes an answer, not a traceback
 
 
 def refused(error: Exception) -> Refusal | ValidationError | BodyError:
-    """What is answered when something goes wrong: as in vLLM, a value that Python minds is the client's fault."""
+    """The answer when something fails; as in vLLM, a value that Python minds is the client's fault."""
     if isinstance(error, Refusal | ValidationError | BodyError):
         return error
     theirs = isinstance(error, ValueError | TypeError | OverflowError)

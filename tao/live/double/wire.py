@@ -49,11 +49,12 @@ async def read(headers: dict[str, str], receive: Asgi) -> Any:
     """The JSON of a request's body; raises `BodyError` or `Refusal`."""
     raw = bytearray()
     more = True
+    told = headers.get("content-length", "")
     while more:
         message = await receive()
         raw += message.get("body", b"")
         more = message.get("more_body", False)
-        if len(raw) > MAX_BODY:
+        if len(raw) > MAX_BODY or (told.isdecimal() and int(told) > MAX_BODY):
             raise Refusal(f"The request is larger than {MAX_BODY} bytes.", status=413)
     if headers.get("content-type", "").lower().split(";")[0] != "application/json":
         why = "Unsupported Media Type: Only 'application/json' is allowed"
