@@ -8,14 +8,18 @@ CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 EACH, BAD = 40, 200
 SAID = [{"role": "system", "content": "You use tools."}, {"role": "user", "content": "List the files."}]
 TOOLS = [{"type": "function", "function": {"name": "ls", "parameters": {}}}]
-WORDS = "list file path class def return import test value self node cache token error line".split()
-RAW = ["", "[]", '"x"', "{", '{"a":1,}', b"\xff", "{}", "nul", '{"a": 1} x', '{"messages": [1'] + ["[" * 400]
+WORDS = ["list", "file", "path", "class", "def", "return", "import", "test", "value", "self", "node", "cache"]
+RAW = ["", "[]", '"x"', "{", '{"a":1,}', b"\xff", "{}", "nul", '{"a": 1} x', '{"messages": [1', "[" * 400]
 VALUES = [None, True, False, -1, 0, 1, 3, 2.5, "x", "", [], {}, [1], ["a"], {"a": 1}, 2**70, -5.5, "7"]
-FIELDS = """model max_tokens n stop stream temperature top_p top_k min_p seed user presence_penalty
-    repetition_penalty min_tokens stream_options tools tool_choice cache_salt logit_bias priority ignore_eos
-    stop_token_ids max_completion_tokens logprobs top_logprobs prompt_logprobs echo bad_words allowed_token_ids
-    return_token_ids session_id vllm_xargs request_id add_generation_prompt include_stop_str_in_output
-    stream_interval messages prompt suffix""".split()
+FIELDS = [
+    "model", "max_tokens", "n", "stop", "stream", "temperature", "top_p", "top_k", "min_p", "seed",
+    "user", "presence_penalty", "repetition_penalty", "min_tokens", "stream_options", "tools",
+    "tool_choice", "cache_salt", "logit_bias", "priority", "ignore_eos", "stop_token_ids",
+    "max_completion_tokens", "logprobs", "top_logprobs", "prompt_logprobs", "echo", "bad_words",
+    "allowed_token_ids", "return_token_ids", "session_id", "vllm_xargs", "request_id",
+    "add_generation_prompt", "include_stop_str_in_output", "stream_interval", "messages", "prompt",
+    "suffix",
+]  # fmt: skip
 CHANGES = [  # of a chat request, most of them bad
     {"max_tokens": -1}, {"max_tokens": 0}, {"cache_salt": ""}, {"cache_salt": "a/b"}, {"tools": TOOLS},
     {"stream_options": {"include_usage": True}}, {"tools": TOOLS, "tool_choice": "required"}, {"tools": []},
@@ -31,7 +35,8 @@ CHANGES = [  # of a chat request, most of them bad
     {"tools": TOOLS, "tool_choice": {"type": "function"}}, {"session_id": "s"}, {"request_id": "abc"},
     {"continue_final_message": True, "add_generation_prompt": True}, {"logprobs": True, "top_logprobs": 21},
     {"logprobs": True, "top_logprobs": -1}, {"prompt_logprobs": 30}, {"prompt_logprobs": 1, "stream": True},
-    {"stop_token_ids": [99999]}, {"allowed_token_ids": []}, {"allowed_token_ids": [-1]}, {"bad_words": [""]},
+    {"stop_token_ids": [99999]}, {"allowed_token_ids": []}, {"allowed_token_ids": [-1]},
+    {"bad_words": [""]},
     {"top_logprobs": "x"}, {"echo": "no"}, {"vllm_xargs": {"a": {}}}, {"n": 99999999},
 ]  # fmt: skip
 PROMPTS = [
@@ -52,13 +57,16 @@ def options(draw, letters, chat):
     forced = draw.random() < 0.75
     body |= {"allowed_token_ids": [letters[letter]]} if forced else {"ignore_eos": True}
     more = [
-        {"stop": letter * 3}, {"stop": [letter * 2, "zz"]}, {"stop": ["no"], "max_tokens": 5}, {"stop": None},
+        {"stop": letter * 3}, {"stop": [letter * 2, "zz"]}, {"stop": ["no"], "max_tokens": 5},
+        {"stop": None},
         {"stop": letter * 3, "include_stop_str_in_output": True}, {"stop": letter * 2, "min_tokens": 3},
         {"stop_token_ids": [letters[letter]], "max_tokens": 6}, {"min_tokens": 1}, {"user": "u"},
         {"stop_token_ids": [letters[letter]], "include_stop_str_in_output": True, "max_tokens": 6},
         {"return_token_ids": True}, {"logprobs": True if chat else 2}, {"cache_salt": draw.choice("ab")},
-        {"logprobs": True, "top_logprobs": 3} if chat else {"logprobs": 0}, {"priority": draw.randint(-9, 9)},
-        {"echo": True}, {"session_id": "s"}, {"program_id": "x", "job_id": 1}, {"seed": 5}, {"bad_words": ["q"]},
+        {"logprobs": True, "top_logprobs": 3} if chat else {"logprobs": 0},
+        {"priority": draw.randint(-9, 9)},
+        {"echo": True}, {"session_id": "s"}, {"program_id": "x", "job_id": 1}, {"seed": 5},
+        {"bad_words": ["q"]},
         {"n": 2, "temperature": 1.0}, {"vllm_xargs": {"session_id": "x"}}, {"request_id": "r"}, {},
         {"return_tokens_as_token_ids": True, "logprobs": True if chat else 1}, {"max_tokens": None},
     ]  # fmt: skip
@@ -108,7 +116,8 @@ def prompt(draw, letters):
 
 
 STREAMS = [
-    {}, {"stream_options": {"include_usage": True}}, {"stream_options": {}}, {"stream_interval": 3, "max_tokens": 8},
+    {}, {"stream_options": {"include_usage": True}}, {"stream_options": {}},
+    {"stream_interval": 3, "max_tokens": 8},
     {"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
     {"stream_options": {"include_usage": True}}, {"stream_options": {"continuous_usage_stats": True}},
 ]  # fmt: skip
@@ -139,8 +148,10 @@ def errors(draw, letters):
     kind = draw.randrange(14)
     body = [
         base | {"messages": [{"role": "user", "content": text}]}, base | {"max_tokens": 8193 + k},
-        base | {"stream": True, "max_tokens": 8193 + k}, base | {"temperature": -k}, base | {"model": words(draw, 1)},
-        {"model": "tiny"}, base | {"messages": []}, base | {"max_tokens": words(draw, 1)}, base | {words(draw, 1): k},
+        base | {"stream": True, "max_tokens": 8193 + k}, base | {"temperature": -k},
+        base | {"model": words(draw, 1)},
+        {"model": "tiny"}, base | {"messages": []}, base | {"max_tokens": words(draw, 1)},
+        base | {words(draw, 1): k},
         base | {"priority": k}, base | {"max_completion_tokens": 8200 + k}, base | {"top_p": 1 + k},
         {"model": "tiny", "prompt": text, "max_tokens": k}, '{"model": "tiny", ' + words(draw, 2),
     ][kind]  # fmt: skip
@@ -149,7 +160,17 @@ def errors(draw, letters):
 
 def plain(draw, letters):
     """The small endpoints, and paths and methods that are not there."""
-    paths = "/v1/models /version /load /health /ping /health/ /tokenize /v1/nothing /v1/completions".split()
+    paths = [
+        "/v1/models",
+        "/version",
+        "/load",
+        "/health",
+        "/ping",
+        "/health/",
+        "/tokenize",
+        "/v1/nothing",
+        TEXT,
+    ]
     kind = draw.randrange(8)
     if kind < 3:
         return "GET", draw.choice([*paths[:5], "/kv_event_sources"]), None, {}
@@ -170,11 +191,13 @@ def tokenize(draw, letters):
     return draw.choice([
         ("POST", "/tokenize", {"model": "tiny", "messages": messages(draw, letters)} | strings, {}),
         ("POST", "/tokenize", {"messages": SAID, "add_generation_prompt": False} | strings, {}),
-        ("POST", "/tokenize", {"prompt": words(draw, 9) + draw.choice(["", " é", "<|im_end|>"])} | strings, {}),
+        ("POST", "/tokenize", {"prompt": words(draw, 9) + draw.choice([" é", "<|im_end|>"])} | strings, {}),
         ("POST", "/detokenize", {"model": "tiny", "tokens": ids}, {}),
-        ("POST", *draw.choice([("/tokenize", {}), ("/detokenize", {"tokens": ["x"]}), ("/tokenize", {"prompt": 1}),
+        ("POST", *draw.choice([("/tokenize", {}), ("/detokenize", {"tokens": ["x"]}),
+        ("/tokenize", {"prompt": 1}),
                                ("/detokenize", {"tokens": [-1]}), ("/detokenize", {"tokens": [2**40]}),
-                               ("/tokenize", {"model": "no", "prompt": "a"}), ("/tokenize", {"messages": []})]), {}),
+                               ("/tokenize", {"model": "no", "prompt": "a"}),
+                               ("/tokenize", {"messages": []})]), {}),
     ])  # fmt: skip
 
 

@@ -67,9 +67,9 @@ DIFFERENCES = {
         "the path of the socket is another one",
     ),
 }
-# Not compared, for it is not simulated: text that was not forced, values of log probabilities and whether what
-# was said was the likeliest, time, the order in which the choices of one stream alternate, text after a prompt of
-# token numbers that ends within a character (vLLM says the prompt again). Of the metrics:
+# Not compared, for it is not simulated: text that was not forced, values of log probabilities and whether
+# what was said was likeliest, time, the order in which the choices of one stream alternate, and text after
+# a prompt of token numbers that ends within a character (vLLM says the prompt again). Of the metrics:
 UNCOUNTED = {
     "_seconds": "time",
     "_created": "time",
