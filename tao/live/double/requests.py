@@ -262,13 +262,13 @@ class ChatRequest(_Sampling):
 
     @property
     def chosen(self) -> int | None:
+        """How many log probabilities each token of the answer gets; None: none."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
     def asked(self) -> int | None:
-        return (
-            (self.top_logprobs or 0) if self.prompt_logprobs is None and self.echo else self.prompt_logprobs
-        )
+        """How many each token of the prompt gets; None: none."""
+        return self.top_logprobs or 0 if self.prompt_logprobs is None and self.echo else self.prompt_logprobs
 
     @property
     def role(self) -> str:
@@ -318,10 +318,12 @@ class CompletionRequest(_Sampling):
 
     @property
     def chosen(self) -> int | None:
+        """How many log probabilities each token of the answer gets; None: none."""
         return self.logprobs
 
     @property
     def asked(self) -> int | None:
+        """How many each token of the prompt gets; None: none."""
         return self.logprobs if self.prompt_logprobs is None and self.echo else self.prompt_logprobs
 
     @property
