@@ -219,6 +219,10 @@ def _add_serve(commands: Any) -> None:
     sub.add_argument("--port", type=int, default=0, help="of the first node (default: free ones)")
     sub.add_argument("--vllm", default="0.32", dest="version", help="release to imitate: 0.10, 0.20, 0.32")
     sub.add_argument("--max-num-queued-reqs", type=int, default=0, metavar="N", help="refuse more (503)")
+    sub.add_argument("--max-num-queued-tokens", type=int, default=0, metavar="N", help="of prompts (503)")
+    sub.add_argument("--scheduling-policy", default="fcfs", help="fcfs, or priority (default: fcfs)")
+    sub.add_argument("--dev-mode", action="store_true", help="offer /reset_prefix_cache")
+    sub.add_argument("--kv-events", default="", metavar="URL", help="ipc://PATH or tcp://127.0.0.1:PORT")
     sub.add_argument("--keep-alive-s", type=float, default=10.0, metavar="S", help="comments in idle streams")
     sub.add_argument("--fault", action="append", default=[], dest="faults", metavar="JSON", help="see below")
 

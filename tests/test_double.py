@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -29,6 +31,7 @@ from tao.live.double.app import Server  # noqa: E402
 from tao.live.double.blocks import BlockNode, BlockRequest, block_hashes  # noqa: E402
 from tao.live.double.engine import VirtualLoop  # noqa: E402
 from tao.live.double.jobs import Settings  # noqa: E402
+from tao.live.double.sampling import stopped  # noqa: E402
 from tao.live.double.serve import Deployment, Plan  # noqa: E402
 from tao.live.double.text import Answer, FolderTokenizer, texts  # noqa: E402
 
@@ -826,6 +829,111 @@ def test_whatever_is_sent_the_answer_is_a_well_formed_one(body):
     assert reply.status_code in (400, 404)
 
 
+# Sampling options
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.text("ab", max_size=2), min_size=1, max_size=12),
+    st.lists(st.text("ab", min_size=1, max_size=4), max_size=3),
+    st.sets(st.integers(0, 3)),
+    st.booleans(),
+    st.integers(0, 5),
+)
+def test_answers_stop_where_they_are_told(said, stop, ids, include, at_least):
+    """Token by token, with all of the text looked through anew."""
+    tokens = [len(part) for part in said]
+    ours = stopped(Answer(tokens, [*said], "length"), stop, ids, include, at_least)
+    text, why, count = "", None, 0
+    for count, (token, part) in enumerate(zip(tokens, said, strict=True), 1):
+        if count > at_least and token in ids:
+            text, why = text + part * include, token
+            break
+        before, text = len(text), text + part
+        ends = [
+            (i + len(s), k, s)
+            for k, s in enumerate(stop)
+            for i in range(len(text) - len(s) + 1)
+            if text[i:].startswith(s) and i + len(s) > before
+        ]
+        if count > at_least and ends:
+            end, _, why = min(ends)
+            text = text[: end - len(why) * (not include)]
+            break
+    assert (ours.tokens, "".join(ours.deltas), ours.stop_reason) == (tokens[:count], text, why)
+    assert ours.reason == ("length" if why is None else "stop")
+    if stop and not include:  # what could still become a stop string is kept back
+        shown = [len("".join(ours.deltas[:k])) for k in range(1, len(ours.deltas))]
+        kept = max(map(len, stop)) - 1
+        assert all(n <= max(len("".join(said[: k + 1])) - kept, 0) for k, n in enumerate(shown))
+
+
+def test_log_probabilities_and_echo_have_the_form_that_clients_read():
+    async def run():
+        http, said = client(server()), [{"role": "assistant", "content": "So far "}]
+        chat = {"messages": said, "max_tokens": 3, "logprobs": True, "top_logprobs": 2, "echo": True}
+        text = {"prompt": "So far ", "max_tokens": 3, "logprobs": 2, "echo": True}
+        found = []
+        for path, body in (("/v1/chat/completions", chat), ("/v1/completions", text)):
+            whole = (await http.post(path, json=body)).json()["choices"][0]
+            stream = [
+                json.loads(x) for x in events((await http.post(path, json=body | {"stream": True})).text)[:-1]
+            ]
+            found.append((whole, [c["choices"][0] for c in stream]))
+        return found
+
+    (chat, chat_stream), (text, text_stream) = virtual(run())
+    assert chat["message"]["content"].startswith("So far [")
+    assert "".join(c["delta"]["content"] for c in chat_stream) == chat["message"]["content"]
+    logs = chat["logprobs"]["content"]
+    assert [x for c in chat_stream if c["logprobs"] for x in c["logprobs"]["content"]] == logs
+    for x in logs:
+        assert x["top_logprobs"][0] == {k: x[k] for k in ("token", "logprob", "bytes")}
+        assert len(x["top_logprobs"]) == 2
+        assert bytes(x["bytes"]).decode() == x["token"]
+    assert "".join(c["text"] for c in text_stream) == text["text"]
+    logs = text["logprobs"]
+    assert "".join(logs["tokens"]) == text["text"]
+    assert logs["token_logprobs"][0] is logs["top_logprobs"][0] is None
+    assert {len(x) for x in logs["top_logprobs"][1:]} == {2}
+    for offset, token in zip(logs["text_offset"], logs["tokens"], strict=True):
+        assert text["text"][offset:].startswith(token)
+    for key in logs:
+        assert [x for c in text_stream for x in c["logprobs"][key]] == logs[key]
+
+
+@pytest.mark.parametrize(("version", "first"), [((0, 20, 2), "low"), ((0, 32, 0), "urgent")])
+def test_a_header_gives_priority_since_it_is_known(version, first):
+    async def run():
+        profile = dataclasses.replace(QWEN, max_seqs=1)
+        http = client(Server(profile, Settings(16_384, version=version, scheduling_policy="priority")))
+        order = []
+
+        async def one(name, priority, delay):
+            await asyncio.sleep(delay)
+            await http.post("/v1/chat/completions", json=ask(), headers={"x-vllm-priority": priority})
+            order.append(name)
+
+        await asyncio.gather(one("running", "0", 0), one("low", "x", 0.1), one("urgent", " -3", 0.2))
+        return order
+
+    assert virtual(run())[1] == first
+
+
+def test_a_backlog_of_prompts_is_refused_in_the_same_words():
+    async def run():
+        http = client(server(max_num_queued_tokens=100))
+        tasks = [asyncio.ensure_future(http.post("/v1/chat/completions", json=ask(False))) for _ in range(4)]
+        return [r for r in await asyncio.gather(*tasks) if r.status_code != 200]
+
+    refused = virtual(run())
+    words = sample("chunked_prefill_stream_interval_kvreport.txt")
+    assert len(refused) == 2
+    for reply in refused:
+        assert reply.status_code == 503
+        assert reply.text[:150] in words
+
+
 def test_two_choices_are_interleaved_and_an_interval_joins_tokens():
     async def run():
         http = client(server())
@@ -855,6 +963,50 @@ def test_bodies_are_bounded():
         return await client(server()).post("/v1/completions", content=b"x" * (2**24 + 1))
 
     assert virtual(run()).status_code == 413
+
+
+def nested(depth):
+    """An object in an object in an object, so many times."""
+    return '{"a":' * depth + "1" + "}" * depth
+
+
+SAY = '{"messages": [{"role": "user", "content": "x"%s}], "max_tokens": 2%s}'
+ATTACKS = {  # a body and the status of its answer
+    "nothing but brackets": ("[" * 5_000_000, 400),
+    "nested beyond the parser": (SAY % (f', "b": {nested(5000)}', ""), 400),
+    "nested as deep as it parses": (SAY % (f', "b": {nested(400)}', f', "tools": [{nested(400)}]'), 400),
+    "nested template options": (SAY % ("", f', "chat_template_kwargs": {{"tools": {nested(400)}}}'), 200),
+    "options of the template's own": (SAY % ("", ', "chat_template_kwargs": {"messages": 1}'), 200),
+    "a giant number": (SAY % ("", f', "seed": {"9" * 5000}'), 400),
+    "more answers than there may be": (SAY % ("", f', "n": {2**63}'), 400),
+    "thousands of answers": (SAY % ("", ', "n": 2000, "temperature": 1'), 200),
+    "more tokens than there are": (SAY % ("", f', "max_completion_tokens": {2**63}'), 400),
+    "a giant text": (
+        SAY % (', "c": 1', f', "messages": [{{"role": "user", "content": "{"x " * 5_000_000}"}}]'),
+        400,
+    ),
+    "stop strings longer than any answer": (SAY % ("", f', "stop": ["{"x" * 3_000_000}"]'), 200),
+    "a bias for every token": (
+        SAY % ("", f', "logit_bias": {json.dumps({str(i): 1 for i in range(200_000)})}'),
+        200,
+    ),
+    "no number": (SAY % ("", ', "temperature": NaN'), 400),
+    "half a character": (SAY % (', "b": "\\ud800"', ""), 200),
+}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_what_is_meant_to_exhaust_the_server_gets_an_ordinary_answer(name):
+    content, status = ATTACKS[name]
+
+    async def run():
+        kind = {"content-type": "application/json"}
+        http = client(server(max_model_len=8192))
+        return await http.post("/v1/chat/completions", content=content, headers=kind)
+
+    reply = virtual(run())
+    assert reply.status_code == status
+    assert reply.json().keys() & {"choices", "error", "detail"}
 
 
 # Over sockets, in a process of its own
@@ -926,14 +1078,28 @@ def test_a_client_that_leaves_frees_its_blocks_at_once(deployment):
         assert http.get("/load").json() == {"server_load": 0}
 
 
-def test_headers_are_bounded(deployment):
-    with httpx.Client() as http:
-        try:
-            status = http.get(deployment.urls[0] + "/health", headers={"x-long": "x" * 200_000}).status_code
-        except httpx.TransportError:  # the server hung up before all was sent
-            status = 400
-        assert status == 400
-        assert http.get(deployment.urls[0] + "/health").status_code == 200
+BEGIN = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n"
+ENDLESS = {  # how a request begins, and what it then goes on with for a GiB
+    "line": (b"GET /", b"x" * 2**16),
+    "header": (BEGIN + b"x-long: ", b"x" * 2**16),
+    "headers": (BEGIN, b"x-1: 2\r\n" * 2**13),
+    "body": (BEGIN + b"content-length: 1073741824\r\n\r\n", bytes(2**16)),
+    "chunks": (BEGIN + b"transfer-encoding: chunked\r\n\r\n", b"10000\r\n" + bytes(2**16) + b"\r\n"),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_nothing_that_is_sent_is_without_bounds(deployment, name):
+    first, more = ENDLESS[name]
+    host, port = deployment.urls[0].removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as wire:
+        sent = wire.send(first)
+        with contextlib.suppress(ConnectionError):  # the server has hung up
+            while sent < 2**30:
+                wire.sendall(more)
+                sent += len(more)
+    assert sent < 2**26
+    assert httpx.get(f"{deployment.urls[0]}/health").status_code == 200
 
 
 def test_faults_come_on_schedule_and_a_restarted_node_is_cold():
@@ -991,6 +1157,7 @@ def test_serve_prints_urls_and_its_child_ends_with_it():
         ({"api_key_env": "TAO_NO_SUCH_KEY"}, "is not set or empty"),
         ({"nodes": 0}, "must be above 0"),
         ({"version": "0.9"}, "one of 0.10, 0.20, 0.32"),
+        ({"scheduling_policy": "lifo"}, "one of fcfs, priority"),
         ({"replies": "/no/such/file"}, "give a file of JSON lines"),
         ({"tokenizer": "/no/such/folder"}, "tokenizer"),
         ({"faults": ('{"kind": "fire"}',)}, "kind must be one of crash"),

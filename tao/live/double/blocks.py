@@ -37,11 +37,19 @@ class BlockRequest(Request):
 
     hashes: list[int] = field(default_factory=list)
     priority: int = 0  # lower goes first
+    reads: bool = True  # whether it uses what is cached
+    reports: bool = False  # whether the cached blocks that it uses count as stored
     held: list[tuple[int | None, bool]] = field(default_factory=list)  # (hash, whether it is the only copy)
+
+
+# ("stored", request, from block, to block), ("removed", hash, 0, 0) or ("cleared", 0, 0, 0)
+Change = tuple[str, BlockRequest | int, int, int]
 
 
 class Blocks:
     """The blocks of a node: free, idle (reusable), or used by so many requests.
+
+    `log`, if it is a list, gets what enters and leaves the cache.
 
     >>> blocks, r = Blocks(4, 2), BlockRequest(0, 5, 1, 0, hashes=[7, 8])
     >>> blocks.allocate(r, 5), blocks.unused, blocks.release(r), blocks.match([7, 8, 9]), blocks.unused
@@ -52,6 +60,7 @@ class Blocks:
         self.count, self.size, self.free = count, size, count
         self.idle: dict[int, None] = {}  # by hash, in order of last use
         self.users: dict[int, int] = {}
+        self.log: list[Change] | None = None
 
     @property
     def unused(self) -> int:
@@ -77,6 +86,8 @@ class Blocks:
             self.idle.pop(h, None)
             self.users[h] = self.users.get(h, 0) + 1
             r.held.append((h, True))
+        if self.log is not None and r.reports and hit:
+            self.log.append(("stored", r, 0, hit // self.size))
 
     def allocate(self, r: BlockRequest, tokens: int) -> bool:
         """Blocks for the first `tokens` tokens; False, and nothing changes, if there are too few."""
@@ -85,14 +96,29 @@ class Blocks:
             return False
         evicted = max(need - self.free, 0)
         for _ in range(evicted):
-            del self.idle[next(iter(self.idle))]
+            oldest = next(iter(self.idle))
+            del self.idle[oldest]
+            if self.log is not None:
+                self.log.append(("removed", oldest, 0, 0))
         self.free -= need - evicted
         r.held += [(None, True)] * need
-        for k in range(r.computed // self.size, min(tokens // self.size, len(r.hashes))):
+        start, stop = r.computed // self.size, min(tokens // self.size, len(r.hashes))
+        if self.log is not None and start < stop:
+            self.log.append(("stored", r, start, stop))
+        for k in range(start, stop):
             only = r.hashes[k] not in self.users and r.hashes[k] not in self.idle
             r.held[k] = r.hashes[k], only
             if only:
                 self.users[r.hashes[k]] = 1
+        return True
+
+    def reset(self) -> bool:
+        """Forget all that is cached; False, and nothing changes, while a request uses a block."""
+        if self.unused < self.count:
+            return False
+        self.free, self.idle = self.count, {}
+        if self.log is not None:
+            self.log.append(("cleared", 0, 0, 0))
         return True
 
     def release(self, r: BlockRequest) -> None:
@@ -132,7 +158,7 @@ class BlockNode(SimNode):
 
     def _known(self, r: Request) -> int:
         assert isinstance(r, BlockRequest)
-        return self.blocks.match(r.hashes)
+        return self.blocks.match(r.hashes) if r.reads else 0
 
     def _fits(self, r: Request, hit: int, chunk: int, batch: _Batch) -> bool:
         assert isinstance(r, BlockRequest)

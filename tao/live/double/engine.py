@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from tao.live.double.blocks import BlockNode, block_hashes
+from tao.live.double.blocks import BlockNode, Change, block_hashes
 from tao.live.double.jobs import Job, Settings
 from tao.live.double.metrics import Metrics
 from tao.live.double.text import Answer
@@ -20,7 +20,7 @@ from tao.profiles import PS_PER_S, Profile
 
 LATE_S = 0.1  # ours: so late a step's end makes the clock slip; less is a busy machine's jitter
 BUSY = "The engine is currently busy and cannot accept new requests. "
-BACKLOG = "The engine is currently at its prefill token backlog limit and cannot accept new requests. "
+BACKLOG = "The engine has reached its prefill token backlog limit. "
 LATER = "Please try again later or on a different instance."
 log = logging.getLogger(__name__)
 
@@ -44,11 +44,19 @@ class Engine:
     """One node in the time of the running event loop; `run` is its only task.
 
     `slowness`, above 1, makes steps longer; `hung` stops them until it is cleared and `wake` called.
+    `publish` gets what each step changed in the cache.
     """
 
-    def __init__(self, profile: Profile, settings: Settings, metrics: Metrics) -> None:
-        self.settings, self.metrics = settings, metrics
+    def __init__(
+        self,
+        profile: Profile,
+        settings: Settings,
+        metrics: Metrics,
+        publish: Callable[[list[Change], int], None] | None = None,
+    ) -> None:
+        self.settings, self.metrics, self._publish = settings, metrics, publish
         self.node = BlockNode(profile, settings.kv_tokens)
+        self.node.blocks.log = [] if publish else None
         self.max_model_len = min(settings.max_model_len or 2**31, self.node.capacity_tokens)
         self.slowness, self.hung, self.refusing, self.dead = 1.0, False, False, False
         self.behind_s = 0.0  # real seconds by which the clock has slipped
@@ -81,28 +89,20 @@ class Engine:
         self.metrics.add("admission_rejections", 1, limit)
         raise OverloadError(limit)
 
-    def submit(
-        self, tokens: list[int], answer: Answer, salt: str = "", priority: int = 0, **about: Any
-    ) -> Job:
-        """Queue a request; raises `OverloadError`, `EngineDeadError`, or `InputError` if it can never fit."""
+    def submit(self, tokens: list[int], answer: Answer, priority: int = 0, **about: Any) -> Job:
+        """Queue a request, with more fields of its `Job`.
+
+        Raises `OverloadError`, `EngineDeadError`, or `InputError` if it can never fit.
+        """
         self.admit()
-        hashes = block_hashes([*tokens, *answer.tokens], self.node.blocks.size, salt)
-        job = Job(
-            self._next,
-            len(tokens),
-            len(answer.tokens),
-            0,
-            hashes=hashes,
-            answer=answer,
-            tokens=tokens,
-            **about,
-        )
+        if "hashes" not in about:
+            about["hashes"] = block_hashes([*tokens, *answer.tokens], self.node.blocks.size)
+        job = Job(self._next, len(tokens), len(answer.tokens), 0, answer=answer, tokens=tokens, **about)
         self._next += 1
         job.priority = priority if self.settings.scheduling_policy == "priority" else 0
         self.node.submit(job, self.now_ps)
         self.jobs[job.session] = job
-        if job.priority or any(isinstance(r, Job) and r.priority for r in self.node.waiting):
-            self.node.waiting = deque(sorted(self.node.waiting, key=lambda r: getattr(r, "priority", 0)))
+        job.others.add(job.session)
         self._wake.set()
         return job
 
@@ -136,6 +136,18 @@ class Engine:
                 job.news.clear()
         finally:
             self.abort(job, "gone")
+
+    def reset_prefix_cache(self) -> bool:
+        """Empty the cache; False, and nothing changes, while a request uses some of it.
+
+        As in vLLM, the next step publishes the event.
+        """
+        return self.node.blocks.reset()
+
+    def _tell_changes(self) -> None:
+        if self._publish and self.node.blocks.log:
+            self._publish(self.node.blocks.log, self.node.blocks.size)
+            self.node.blocks.log.clear()
 
     def crash(self) -> None:
         """The engine is gone, with its cache: every request fails."""
@@ -186,6 +198,8 @@ class Engine:
 
     def _turn(self, now_ps: int, change: Callable[[int], Any]) -> None:
         """Let the node end a step and start the next, and tell the clients and the metrics."""
+        if self.settings.scheduling_policy == "priority":
+            self.node.waiting = deque(sorted(self.node.waiting, key=lambda r: getattr(r, "priority", 0)))
         before = [(r, r.emitted, r.scheduled_ps) for r in [*self.node.running, *self.node.waiting]]
         events = change(now_ps)
         if self.node.ends_ps is not None:
@@ -209,6 +223,7 @@ class Engine:
             elif event.kind == "preempted":
                 self.metrics.add("num_preemptions")
         self._gauges()
+        self._tell_changes()
 
     def _gauges(self) -> None:
         node, blocks = self.node, self.node.blocks

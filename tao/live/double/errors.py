@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from http import HTTPStatus
 from typing import Any
 
@@ -11,9 +12,21 @@ MAX_ERRORS, MAX_SHOWN, MAX_LINE = 10, 200, 1000  # what an answer repeats of a b
 # Branches of a union, left out of a path.
 TYPE_NAMES = {"str", "int", "float", "bool", "list", "dict", "tokenizeprompt", "tokenizechat"}
 # Of several wrong fields, vLLM names the one first that comes first in its own schema.
-ORDER = """
-messages model prompt frequency_penalty logit_bias logprobs top_logprobs max_tokens max_completion_tokens n
-presence_penalty seed stop stream stream_options temperature top_p tools tool_choice"""
+SHARED = """top_k min_p repetition_penalty length_penalty stop_token_ids include_stop_str_in_output ignore_eos
+min_tokens skip_special_tokens spaces_between_special_tokens prompt_logprobs allowed_token_ids bad_words echo
+add_generation_prompt chat_template_kwargs priority request_id session_id return_tokens_as_token_ids
+return_token_ids cache_salt vllm_xargs stream_interval"""
+ORDER = {
+    "ChatRequest": f"""messages model frequency_penalty logit_bias logprobs top_logprobs max_tokens
+    max_completion_tokens n presence_penalty seed stop stream stream_options temperature top_p tools
+    tool_choice parallel_tool_calls user use_beam_search {SHARED}""",
+    "CompletionRequest": f"""model prompt echo frequency_penalty logit_bias logprobs max_tokens n
+    presence_penalty seed stop stream stream_options suffix temperature top_p user
+    use_beam_search {SHARED}""",
+}
+
+
+log = logging.getLogger(__name__)
 
 
 class Refusal(Exception):  # noqa: N818 - it becomes an answer, not a traceback
@@ -34,6 +47,17 @@ class Refusal(Exception):  # noqa: N818 - it becomes an answer, not a traceback
         error = cls(message)
         error.param = param
         return error
+
+
+def refused(error: Exception) -> Refusal | ValidationError | BodyError:
+    """The answer when something fails; as in vLLM, a value that Python minds is the client's fault."""
+    if isinstance(error, Refusal | ValidationError | BodyError):
+        return error
+    theirs = isinstance(error, ValueError | TypeError | OverflowError)
+    if theirs or any(c.__name__ == "TemplateError" for c in type(error).__mro__):
+        return Refusal(str(error))
+    log.error("a request failed", exc_info=error)
+    return Refusal(str(error), status=500)
 
 
 class BodyError(Exception):
@@ -58,7 +82,7 @@ def error_body(error: Refusal | ValidationError | BodyError) -> dict[str, Any]:
     if isinstance(error, BodyError):
         problems: list[dict[str, Any]] = [error.problem]
     else:
-        rank = {name: k for k, name in enumerate(ORDER.split())}
+        rank = {name: k for k, name in reversed(list(enumerate(ORDER.get(error.title, "").split())))}
         problems = [{**p, "loc": ("body", *p["loc"])} for p in error.errors(include_url=False)]
         problems.sort(key=lambda p: rank.get(p["loc"][1], len(rank)) if len(p["loc"]) > 1 else -1)
     count, shown = len(problems), problems[:MAX_ERRORS]

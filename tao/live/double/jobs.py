@@ -15,7 +15,12 @@ class Job(BlockRequest):
 
     answer: Answer = field(default_factory=lambda: Answer([], [], "stop"))
     tokens: list[int] = field(default_factory=list)  # of the prompt
+    prompt: str = ""  # its text, where it is given back
+    offset: int = 0  # in the text, where the next token that gets a log probability begins
+    salt: str = ""
     max_tokens: int = 0
+    n: int = 1  # answers to the same prompt
+    others: set[int] = field(default_factory=set)  # which of those are not there yet
     reason: str = ""  # why it ended
     session_id: str | None = None
     last_ps: int = 0  # when its newest token came
@@ -37,3 +42,5 @@ class Settings:
     keep_alive_s: float | None = None
     prompt_tokens_details: bool = True
     per_request_metrics: bool = True
+    dev_mode: bool = False  # /reset_prefix_cache, as with VLLM_SERVER_DEV_MODE=1
+    kv_events: str = ""  # where KV events are published, an endpoint of ZeroMQ; "": nowhere

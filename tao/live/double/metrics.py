@@ -136,7 +136,7 @@ class Metrics:
 
     def admitted(self, job: Job) -> None:
         """A request is in a batch for the first time."""
-        for old in ("", "gpu_"):
+        for old in ("", "gpu_") if job.reads else ():
             self.add(f"{old}prefix_cache_queries", job.prompt_tokens)
             self.add(f"{old}prefix_cache_hits", job.hit_tokens)
         self.add("prompt_tokens_cached_by_source", job.hit_tokens, "device")
@@ -167,8 +167,6 @@ class Metrics:
         for name, value in {
             "request_prompt_tokens": job.prompt_tokens,
             "request_generation_tokens": job.output_tokens,
-            "request_max_num_generation_tokens": job.output_tokens,
-            "request_params_n": 1,
             "request_params_max_tokens": job.max_tokens,
             "request_time_per_output_token_seconds": (end - first) / max(job.output_tokens - 1, 1),
             "e2e_request_latency_seconds": end - submitted,
@@ -180,6 +178,10 @@ class Metrics:
             "request_prefill_kv_computed_tokens": job.prompt_tokens - job.hit_tokens,
         }.items():
             self.observe(name, value)
+        job.others.discard(job.session)
+        if not job.others:
+            self.observe("request_max_num_generation_tokens", job.output_tokens)
+            self.observe("request_params_n", job.n)
 
     def page(self) -> bytes:
         """The text of `/metrics`."""

@@ -15,9 +15,22 @@ from tao.live.double.errors import Refusal
 
 USAGE = 'Correct usage: `{"type": "function", "function": {"name": "my_function"}}`'
 MAX_N = 16_384  # vLLM's default of VLLM_MAX_N_SEQUENCES
+MAX_PROMPTS = 1024  # vLLM's default of VLLM_MAX_COMPLETION_PROMPTS
 MAX_LOGPROBS = 20  # of vLLM's --max-logprobs
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 Natural = Annotated[int, Field(ge=0)]
+
+
+def whole(text: str) -> int | None:
+    """A whole number as Python reads it, or None.
+
+    >>> whole("-7"), whole("--7")
+    (-7, None)
+    """
+    try:
+        return int(text)
+    except ValueError:
+        return None
 
 
 class _Open(BaseModel):
@@ -66,6 +79,8 @@ class _Sampling(_Open):
     request_id: str | None = None
     session_id: str | None = None
     return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    vllm_xargs: dict[str, str | int | float | list[str | int | float]] | None = None
     cache_salt: str | None = None
     stream_interval: Annotated[int, Field(ge=1)] | None = None
 
@@ -80,7 +95,11 @@ class _Sampling(_Open):
             given = data.get(name)
             if given is not None and not isinstance(given, int | float):
                 raise Refusal(f"`{name}` must be an integer.", name, given)
-            if given is not None and given < 0 and given != -1:
+        for name in cls._counts:
+            given = data.get(name) or 0
+            if name == "prompt_logprobs" and data.get("stream") and (given > 0 or given == -1):
+                raise Refusal("`prompt_logprobs` are not available when `stream=True`.", name)
+            if given < 0 and given != -1:
                 raise Refusal(f"`{name}` must be a positive value or -1.", name, given)
         if "top_logprobs" in cls._counts and data.get("top_logprobs") and not data.get("logprobs"):
             raise Refusal("when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs")
@@ -101,9 +120,54 @@ class _Sampling(_Open):
     def _own_rules(cls, data: dict[str, Any]) -> None:
         """Rules of one endpoint."""
 
-    def check(self, limit: int) -> None:
-        """What vLLM checks last: the values of the sampling parameters; `limit`: tokens of the answer."""
+    @property
+    def chosen(self) -> int | None:
+        """How many log probabilities each token of the answer gets; None: none."""
+        raise NotImplementedError
+
+    @property
+    def asked(self) -> int | None:
+        """How many each token of the prompt gets; None: none, and only then the cache is read."""
+        raise NotImplementedError
+
+    @property
+    def stops(self) -> list[str]:
+        """The stop strings."""
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+    def check(self, limit: int, size: int) -> None:
+        """What vLLM checks last: the sampling, for `limit` tokens to come and `size` in all."""
         n = 1 if self.n is None else self.n
+        t = 1.0 if self.temperature is None else self.temperature
+        self._check_values(n, t, limit)
+        if n > 1 and t < 1e-5:
+            raise Refusal(f"n must be 1 when using greedy sampling, got {n}.")
+        for kind, name, wanted in (
+            ("sample", "logprobs", self.chosen),
+            ("prompt", "prompt_logprobs", self.asked),
+        ):
+            count = size or 2**31 if wanted == -1 else wanted or 0
+            if count > MAX_LOGPROBS:
+                text = (
+                    f"Requested {kind} logprobs of {count}, which is greater than max allowed: {MAX_LOGPROBS}"
+                )
+                raise Refusal(text, name, count)
+        for name, ids in (
+            ("logit_bias", map(int, self.logit_bias or ())),
+            ("stop_token_ids", self.stop_token_ids),
+        ):
+            if bad := [i for i in ids or () if not 0 <= i < (size or 2**63)]:
+                text = f"token_id(s) {bad} in {name} contain out-of-vocab token ids. Vocabulary size: {size}"
+                raise Refusal(text, name, bad)
+        if self.allowed_token_ids == []:
+            raise Refusal("allowed_token_ids is not None and empty!", "allowed_token_ids", [])
+        if bad := [i for i in self.allowed_token_ids or () if not 0 <= i < (size or 2**63)]:
+            raise Refusal("allowed_token_ids contains out-of-vocab token id!", "allowed_token_ids", bad)
+
+    def _check_values(self, n: int, t: float, limit: int) -> None:
+        if bad := [key for key in self.logit_bias or () if whole(key) is None]:
+            text = "logit_bias contains key(s) that cannot be converted to integer token IDs"
+            raise Refusal(f"{text}: {bad}", "logit_bias", bad)
         if n < 1:
             raise Refusal(f"n must be at least 1, got {n}.")
         if n > MAX_N:
@@ -113,9 +177,9 @@ class _Sampling(_Open):
         for name in ("presence_penalty", "frequency_penalty"):
             if not -2 <= (x := getattr(self, name) or 0.0) <= 2:
                 raise Refusal(f"{name} must be in [-2, 2], got {x}.")
-        if penalty <= 0:
-            raise Refusal(f"repetition_penalty must be greater than zero, got {penalty}.")
-        t = 1.0 if self.temperature is None else self.temperature
+        if not math.isfinite(penalty) or penalty <= 0:
+            rule = "greater than zero" if math.isfinite(penalty) else "a finite number"
+            raise Refusal(f"repetition_penalty must be {rule}, got {penalty}.")
         if not math.isfinite(t) or not 0 <= t <= 2:
             rule = "a finite number" if not math.isfinite(t) else "non-negative" if t < 0 else "in [0, 2]"
             raise Refusal(f"temperature must be {rule}, got {t}.", "temperature", t)
@@ -133,17 +197,10 @@ class _Sampling(_Open):
         if self.min_tokens > limit:
             rule = f"min_tokens must be less than or equal to max_tokens={limit}"
             raise Refusal(f"{rule}, got {self.min_tokens}.")
-        if "" in ([self.stop] if isinstance(self.stop, str) else self.stop or ()):
+        if "" in self.stops:
             raise Refusal("stop cannot contain an empty string.")
-        if bad := [key for key in self.logit_bias or () if not key.lstrip("-").isdigit()]:
-            text = "logit_bias contains key(s) that cannot be converted to integer token IDs"
-            raise Refusal(f"{text}: {bad}", "logit_bias", bad)
-        wanted = getattr(self, "top_logprobs", None) or getattr(self, "logprobs", None) or 0
-        if wanted > MAX_LOGPROBS:
-            text = f"Requested sample logprobs of {wanted}, which is greater than max allowed: {MAX_LOGPROBS}"
-            raise Refusal(text, "logprobs", wanted)
-        if n > 1 and t < 1e-5:
-            raise Refusal(f"n must be 1 when using greedy sampling, got {n}.")
+        if "" in self.bad_words:
+            raise Refusal(f"bad_words cannot contain an empty string. Got bad_words={self.bad_words}")
 
 
 class Message(_Open):
@@ -203,8 +260,24 @@ class ChatRequest(_Sampling):
     add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, Any] | None = None
 
+    @property
+    def chosen(self) -> int | None:
+        """How many log probabilities each token of the answer gets; None: none."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def asked(self) -> int | None:
+        """How many each token of the prompt gets; None: none."""
+        return self.top_logprobs or 0 if self.prompt_logprobs is None and self.echo else self.prompt_logprobs
+
+    @property
+    def role(self) -> str:
+        """Who speaks next."""
+        return "assistant" if self.add_generation_prompt else self.messages[-1].role
+
     @classmethod
     def _own_rules(cls, data: dict[str, Any]) -> None:
+        iter(data.get("messages", ()))  # vLLM goes through them before it knows what they are
         tools, choice = data.get("tools"), data.get("tool_choice")
         if data.get("continue_final_message") and data.get("add_generation_prompt"):
             raise Refusal("Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
@@ -243,8 +316,32 @@ class CompletionRequest(_Sampling):
     echo: bool | None = False
     logprobs: int | None = None
 
+    @property
+    def chosen(self) -> int | None:
+        """How many log probabilities each token of the answer gets; None: none."""
+        return self.logprobs
+
+    @property
+    def asked(self) -> int | None:
+        """How many each token of the prompt gets; None: none."""
+        return self.logprobs if self.prompt_logprobs is None and self.echo else self.prompt_logprobs
+
+    @property
+    def silent(self) -> bool:
+        """Whether only the prompt is wanted; vLLM makes one token all the same."""
+        return bool(self.echo) and self.max_tokens == 0
+
     @classmethod
     def _own_rules(cls, data: dict[str, Any]) -> None:
+        given = data.get("prompt")
+        count = len(given) if isinstance(given, list) else 0
+        if count > MAX_PROMPTS and not all(isinstance(x, int) for x in given or ()):
+            text = (
+                f"prompt list length {count} exceeds the maximum allowed count of {MAX_PROMPTS}. To increase "
+            )
+            raise Refusal(
+                f"{text}this limit, set the VLLM_MAX_COMPLETION_PROMPTS environment variable.", "prompt"
+            )
         if data.get("prompt") in (None, ""):
             raise Refusal("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
 

@@ -31,6 +31,7 @@ DYING_S = 3.0  # a real server answers so long after its engine is gone, /health
 LEAVING_S = 1.0  # and so long after SIGTERM
 VERSIONS = {"0.10": (0, 10, 2), "0.20": (0, 20, 2), "0.32": (0, 32, 0)}
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+POLICIES = ("fcfs", "priority")
 FAULTS = ("crash", "sigterm", "hang", "slow", "restart", "truncate", "overload")
 
 
@@ -79,12 +80,17 @@ class Plan:
     port: int = 0
     version: str = "0.32"
     max_num_queued_reqs: int = 0  # 0: any number
+    max_num_queued_tokens: int = 0
+    scheduling_policy: str = "fcfs"
+    dev_mode: bool = False
+    kv_events: str = ""
     keep_alive_s: float = 10.0
     faults: tuple[str, ...] = ()
 
     def servers(self) -> Callable[[], list[Server]]:
         """What makes the servers, inside the loop that serves them; raises `InputError` before."""
         from tao.live.double.app import Server
+        from tao.live.double.events import checked
         from tao.live.double.jobs import Settings
         from tao.live.double.text import FolderTokenizer, PieceTokenizer, read_replies
 
@@ -108,12 +114,20 @@ class Plan:
             model=profile.name,
             version=VERSIONS[self.version],
             max_num_queued_reqs=self.max_num_queued_reqs or None,
+            max_num_queued_tokens=self.max_num_queued_tokens or None,
+            scheduling_policy=self.scheduling_policy,
+            dev_mode=self.dev_mode,
             keep_alive_s=self.keep_alive_s or None,
         )
         for text in self.faults:
             if not 0 <= Fault.of(text).node < self.nodes:
                 raise InputError(f"fault {shown(text)}: node must be from 0 to {self.nodes - 1}")
-        return lambda: [Server(profile, settings, tokenizer, replies, key) for _ in range(self.nodes)]
+        if self.scheduling_policy not in POLICIES:
+            raise InputError(
+                f"--scheduling-policy {self.scheduling_policy}; it must be one of {', '.join(POLICIES)}"
+            )
+        each = [replace(settings, kv_events=checked(self.kv_events, b)) for b in range(self.nodes)]
+        return lambda: [Server(profile, one, tokenizer, replies, key) for one in each]
 
 
 class Node:

@@ -11,7 +11,9 @@ from typing import Any
 
 from tao.live.double.engine import Engine
 from tao.live.double.jobs import Job
-from tao.live.double.text import Answer
+from tao.live.double.requests import ChatRequest
+from tao.live.double.sampling import Spelling
+from tao.live.double.text import Answer, Tokenizer, flat
 from tao.profiles import PS_PER_S
 
 NO_CALLS = {"refusal": None, "annotations": None, "audio": None, "function_call": None}
@@ -23,12 +25,19 @@ def dumps(data: Any) -> str:
 
 
 class Answers:
-    """How one request is answered; `request` is a `ChatRequest` if `chat`, else a `CompletionRequest`."""
+    """How one request, a `ChatRequest` or `CompletionRequest`, is answered."""
 
     def __init__(
-        self, engine: Engine, request: Any, chat: bool, request_id: str | None, fingerprint: str
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        request: Any,
+        request_id: str | None,
+        fingerprint: str,
     ) -> None:
-        self.engine, self.request, self.chat = engine, request, chat
+        self.engine, self.request = engine, request
+        self.chat = chat = isinstance(request, ChatRequest)
+        self._spelling = Spelling(tokenizer, bool(request.return_tokens_as_token_ids))
         self.fingerprint, self.settings = fingerprint, engine.settings
         kind = "chatcmpl" if chat else "cmpl"
         self.id = f"{kind}-{request_id or secrets.token_hex(8)}"
@@ -48,40 +57,69 @@ class Answers:
         choices = []
         for index, job in enumerate(jobs):
             text, calls = _said(job.answer)
-            ids = job.answer.tokens if self._ids else None
             rest: dict[str, Any] = {
-                "logprobs": None,
+                "logprobs": self._logprobs(job, 0, len(job.answer.tokens)),
                 "finish_reason": job.reason,
-                "stop_reason": None,
-                "token_ids": ids,
+                "stop_reason": job.answer.stop_reason,
+                "token_ids": job.answer.tokens if self._ids else None,
             }
             if self.chat:
+                content = self._echoed() + text
                 message: dict[str, Any] = {
-                    "role": "assistant",
-                    "content": text or (None if calls else ""),
+                    "role": self.request.role,
+                    "content": content or (None if calls else ""),
                 } | NO_CALLS
                 message |= {"tool_calls": calls} if calls else {}
                 choices.append({"index": index, "message": message | {"reasoning": None}, **rest})
             else:
                 prompt: dict[str, Any] = {
-                    "prompt_logprobs": None,
+                    "prompt_logprobs": self._prompt_logprobs(job),
                     "prompt_token_ids": job.tokens if self._ids else None,
                 }
-                choices.append({"index": index, "text": text, **rest, **prompt})
+                choices.append({"index": index, "text": self._echo(job, text), **rest, **prompt})
             choices[-1]["routed_experts"] = None
         usage = self._final_usage(jobs, whole=True)
         body = self._head | {"choices": choices, "service_tier": None}
         body |= {"system_fingerprint": self.fingerprint, "usage": usage}
         if self.chat:
             ids = jobs[0].tokens if self._ids else None
-            body |= {"prompt_logprobs": None, "prompt_token_ids": ids, "prompt_text": None}
+            known = {"prompt_logprobs": self._prompt_logprobs(jobs[0]), "prompt_token_ids": ids}
+            body |= known | {"prompt_text": None}
         body |= {"kv_transfer_params": None, "ec_transfer_params": None}
         return body | {"metrics": self._timing(jobs, {"speculative_decoding": None})}
+
+    def _echoed(self) -> str:
+        """What a chat's answer begins with."""
+        last = self.request.messages[-1]
+        return flat(last.content) if self.request.echo and last.role == self.request.role else ""
+
+    def _echo(self, job: Job, text: str) -> str:
+        """What a completion says."""
+        if not self.request.echo:
+            return text
+        return ("" if self._ids else job.prompt) + ("" if self.request.silent else text)
+
+    def _logprobs(self, job: Job, start: int, stop: int) -> dict[str, Any] | None:
+        """Of the answer's tokens from `start` to `stop`, the first ones after those of an echoed prompt."""
+        count, tokens = self.request.chosen, job.answer.tokens[start:stop]
+        if count is None or self.chat:
+            return None if count is None else self._spelling.chat(tokens, count)
+        first = bool(self.request.echo) and not start
+        if first:
+            tokens = job.tokens + ([] if self.request.silent else tokens)
+        found = self._spelling.text(tokens, count, job.offset, first)
+        if tokens:
+            job.offset = found["text_offset"][-1] + len(found["tokens"][-1])
+        return found
+
+    def _prompt_logprobs(self, job: Job) -> list[Any] | None:
+        count = self.request.asked
+        return None if count is None else self._spelling.prompt(job.tokens, count)
 
     def _final_usage(self, jobs: list[Job], whole: bool) -> dict[str, Any]:
         s, block = self.settings, self.engine.node.blocks.size
         usage = self._count(jobs)
-        job = jobs[0 if self.chat else -1]  # of several, vLLM reports one
+        job = jobs[-1 if whole else 0]  # of several, vLLM reports one
         cached = job.hit_tokens
         created = max(job.prompt_tokens // block * block - cached, 0)
         details: dict[str, Any] = {"cached_tokens": cached}
@@ -125,49 +163,56 @@ class Answers:
                 continue
             out = []
             if not begun and self.chat:
-                out += [self._event(self._role(i), job, jobs, 0) for i, job in enumerate(jobs)]
+                for role in (True, False) if self._echoed() else (True,):
+                    out += [self._event(self._begin(i, role), job, 0) for i, job in enumerate(jobs)]
             begun, job = True, jobs[index]
             end = job.reason if count == job.emitted and job.reason else None
             if told[index] and count - told[index] < (self.request.stream_interval or 1) and not end:
                 continue
             if count > told[index] or end:
-                out += self._deltas(index, job, told[index], count, end, kinds[index], jobs)
+                out += self._deltas(index, job, told[index], count, end, kinds[index])
             told[index] = count
             yield b"".join(out)
         if self._usage:
             last: dict[str, Any] = {"choices": [], "usage": self._final_usage(jobs, whole=False)}
             last["system_fingerprint"] = self.fingerprint
-            timing = self._timing(jobs, {})
+            timing = {k: v for k, v in (self._timing(jobs, {}) or {}).items() if v is not None}
             yield _sse(self._chunk | last | ({"metrics": timing} if timing else {}))
 
-    def _role(self, index: int) -> dict[str, Any]:
-        delta = {"role": "assistant", "content": ""}
+    def _begin(self, index: int, role: bool) -> dict[str, Any]:
+        delta = {"role": self.request.role, "content": ""} if role else {"content": self._echoed()}
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
     def _deltas(
-        self, index: int, job: Job, start: int, stop: int, end: str | None, kinds: _Kinds, jobs: list[Job]
+        self, index: int, job: Job, start: int, stop: int, end: str | None, kinds: _Kinds
     ) -> list[bytes]:
         """Events of the tokens from `start` to `stop`; with a reason to end, the last one carries it."""
-        parts = kinds.parts(start, stop) or ([{} if end == "tool_calls" else ""] if end else [])
+        logprobs = self._logprobs(job, start, stop)
+        parts = kinds.parts(start, stop)
+        if not parts and (end or self._ids or logprobs):
+            parts = [{} if end == "tool_calls" or not end else ""]
         out = []
         for k, part in enumerate(parts):
-            final = end if k == len(parts) - 1 else None
-            ids = job.answer.tokens[start:stop] if self._ids and k == len(parts) - 1 else None
-            rest: dict[str, Any] = {"logprobs": None, "finish_reason": final}
+            last = k == len(parts) - 1
+            final = end if last else None
+            rest: dict[str, Any] = {"logprobs": logprobs if last else None, "finish_reason": final}
+            why = {"stop_reason": job.answer.stop_reason if final else None}
             if self.chat:
                 choice = {
                     "index": index,
                     "delta": {"content": part} if isinstance(part, str) else part,
                 } | rest
-                choice |= {"stop_reason": None} if final else {}
+                choice |= why if final else {}
             else:
-                prompt_ids = job.tokens if self._ids and not start else None
-                choice = {"index": index, "text": part} | rest
-                choice |= {"stop_reason": None, "prompt_token_ids": prompt_ids}
-            out.append(self._event(choice | {"token_ids": ids}, job, jobs, stop))
+                echoed = bool(self.request.echo) and not start
+                prompt_ids = job.tokens if echoed or (self._ids and not start) else None
+                text = self._echo(job, part) if echoed else part
+                choice = {"index": index, "text": text} | rest | why | {"prompt_token_ids": prompt_ids}
+            ids = job.answer.tokens[start:stop] if self._ids and last else None
+            out.append(self._event(choice | {"token_ids": ids}, job, stop))
         return out
 
-    def _event(self, choice: dict[str, Any], job: Job, jobs: list[Job], made: int) -> bytes:
+    def _event(self, choice: dict[str, Any], job: Job, made: int) -> bytes:
         more: dict[str, Any] = {"choices": [choice]}
         if choice["finish_reason"] and not self._usage:
             more["system_fingerprint"] = self.fingerprint

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ class Tokenizer(Hashable, Protocol):
 
     eos: int
     size: int  # tokens in the vocabulary; 0: any number is one
+    longest: int  # bytes of its longest token
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text, special tokens recognized."""
@@ -47,7 +48,7 @@ class PieceTokenizer:
     1
     """
 
-    eos, size = 2, 0
+    eos, size, longest = 2, 0, max(map(len, SPECIALS))
 
     def encode(self, text: str) -> list[int]:
         tokens: list[int] = []
@@ -97,13 +98,15 @@ class FolderTokenizer:
             own = path / "chat_template.jinja"
             source = own.read_text("utf-8") if own.is_file() else self._config["chat_template"]
             eos = self._config["eos_token"]
-            self.eos = int(self._tokens.token_to_id(eos["content"] if isinstance(eos, dict) else eos))
+            end: Any = self._tokens.token_to_id(eos["content"] if isinstance(eos, dict) else eos)
+            self.eos = int(end)
         except Exception as e:  # the library raises plain Exception
             raise InputError(
                 f"{folder}: no tokenizer with a chat template ({type(e).__name__}: {e}); name a folder with "
                 "tokenizer.json and tokenizer_config.json"
             ) from None
-        self.size = int(self._tokens.get_vocab_size())
+        vocabulary = self._tokens.get_vocab()
+        self.size, self.longest = len(vocabulary), max(map(len, vocabulary))
         environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         environment.filters["tojson"] = lambda x, **k: json.dumps(x, ensure_ascii=False, **k)
         self._template = environment.from_string(source)
@@ -209,10 +212,16 @@ class Answer:
     tokens: list[int]
     deltas: list[Delta]
     reason: str
+    stop_reason: int | str | None = None  # the stop token or string that ended it
 
 
-def answer(tokenizer: Tokenizer, reply: Reply | None, limit: int, at_least: int) -> Answer:
-    """A scripted answer, or filler, of at most `limit` and at least `at_least` tokens."""
+def answer(
+    tokenizer: Tokenizer, reply: Reply | None, limit: int, at_least: int, only: Sequence[int] = ()
+) -> Answer:
+    """A scripted answer, or filler, of at most `limit` and at least `at_least` tokens.
+
+    Filler is made of the tokens in `only`, where there are any, and then has no end of its own.
+    """
     tokens: list[int] = []
     deltas: list[Delta] = []
     if reply:
@@ -223,9 +232,11 @@ def answer(tokenizer: Tokenizer, reply: Reply | None, limit: int, at_least: int)
         tokens += before + within + after
         deltas += [None] * (len(before) - 1) + [(k, call.name, False)]
         deltas += [(k, part, True) for part in texts(tokenizer, within)] + [None] * len(after)
+    if only and not reply:
+        at_least = limit
     missing = max(at_least, 0 if reply else FILLER_TOKENS) - len(tokens)
     if missing > 0:
-        filler, said = _filler(tokenizer)
+        filler, said = _filler(tokenizer, tuple(only))
         times = missing // len(filler) + 1
         tokens, deltas = tokens + (filler * times)[:missing], deltas + (said * times)[:missing]
     if len(tokens) >= limit:
@@ -235,9 +246,9 @@ def answer(tokenizer: Tokenizer, reply: Reply | None, limit: int, at_least: int)
     return Answer([*tokens, tokenizer.eos], [*deltas, end], "tool_calls" if called else "stop")
 
 
-@cache
-def _filler(tokenizer: Tokenizer) -> tuple[list[int], list[Delta]]:
-    tokens = tokenizer.encode(FILLER)
+@lru_cache(maxsize=64)
+def _filler(tokenizer: Tokenizer, only: tuple[int, ...]) -> tuple[list[int], list[Delta]]:
+    tokens = [*only] or tokenizer.encode(FILLER)
     return tokens, [*texts(tokenizer, tokens)]
 
 

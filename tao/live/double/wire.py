@@ -18,10 +18,11 @@ class Response:
     """Sends the parts of one answer."""
 
     def __init__(self, send: Asgi, request_id: str) -> None:
-        self._send, self._id = send, request_id
+        self._send, self._id, self.begun = send, request_id, False
 
     async def begin(self, status: int, *headers: tuple[bytes, bytes]) -> None:
         """Status and headers."""
+        self.begun = True
         known = [*headers, (b"x-request-id", self._id.encode("latin-1", "replace"))]
         await self._send({"type": "http.response.start", "status": status, "headers": known})
 
@@ -33,7 +34,7 @@ class Response:
         """A whole answer: JSON, or bytes that are text."""
         text = isinstance(data, bytes)
         body = data if text else dumps(data).encode("utf-8", "replace")
-        kind = b"text/plain; version=1.0.0; charset=utf-8" if text else b"application/json"
+        kind = b"text/plain; version=0.0.4; charset=utf-8" if text else b"application/json"
         about = [(b"content-length", str(len(body)).encode())] + [(b"content-type", kind)] * bool(body)
         await self.begin(status, *headers, *about)
         await self.part(body, more=False)
@@ -48,11 +49,12 @@ async def read(headers: dict[str, str], receive: Asgi) -> Any:
     """The JSON of a request's body; raises `BodyError` or `Refusal`."""
     raw = bytearray()
     more = True
+    told = headers.get("content-length", "")
     while more:
         message = await receive()
         raw += message.get("body", b"")
         more = message.get("more_body", False)
-        if len(raw) > MAX_BODY:
+        if len(raw) > MAX_BODY or (told.isdecimal() and int(told) > MAX_BODY):
             raise Refusal(f"The request is larger than {MAX_BODY} bytes.", status=413)
     if headers.get("content-type", "").lower().split(";")[0] != "application/json":
         why = "Unsupported Media Type: Only 'application/json' is allowed"
