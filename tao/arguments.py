@@ -76,6 +76,7 @@ def parser() -> argparse.ArgumentParser:
     _add_runs(commands)
     _add_bench(commands)
     _add_serve(commands)
+    _add_calibrate(commands)
     _add(
         commands,
         "lab",
@@ -220,6 +221,29 @@ def _add_serve(commands: Any) -> None:
     sub.add_argument("--max-num-queued-reqs", type=int, default=0, metavar="N", help="refuse more (503)")
     sub.add_argument("--keep-alive-s", type=float, default=10.0, metavar="S", help="comments in idle streams")
     sub.add_argument("--fault", action="append", default=[], dest="faults", metavar="JSON", help="see below")
+
+
+def _add_calibrate(commands: Any) -> None:
+    sub = _add(
+        commands,
+        "calibrate",
+        "measure the step times of one idle vLLM server, and write a profile for --profile",
+        "what it will ask of the server comes first, on stderr; Ctrl-C leaves nothing running there\n\n"
+        "keys of --json: profile (its fields), load {requests, prompt_tokens, generated_tokens, seconds},\n"
+        "notes, points: [{kind (decode, prefill, mixed), decodes, context_tokens, new_tokens,\n"
+        "cached_tokens, measured_ms, predicted_ms, error, repeats, held_out}]",
+    )
+    sub.add_argument("url", metavar="URL", help="address of the server")
+    sub.add_argument("-o", "--output", default="profile.json", metavar="FILE", help="default: profile.json")
+    sub.add_argument("--max-s", type=float, default=60.0, metavar="S", help="at most so long (default: 60)")
+    sub.add_argument("--max-requests", type=int, default=600, metavar="N", help="at most (default: 600)")
+    _add_node(sub)
+    _add_json(sub)
+
+
+def _add_node(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--key-env", metavar="NAME", help="variable that holds the API key")
+    sub.add_argument("--ca", metavar="FILE", help="certificate of a private authority")
 
 
 def _add(commands: Any, name: str, text: str, epilog: str = "") -> argparse.ArgumentParser:

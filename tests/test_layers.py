@@ -39,6 +39,7 @@ LEVELS = {  # the name of a subpackage stands for all modules in it
     "tao": 20,  # the public names, in tao/__init__.py
     "output": 16,
     "arguments": 21,
+    "live_commands": 21,
     "cli": 22,
 }
 NEVER = 99

@@ -5,7 +5,7 @@ from importlib import import_module
 _HOMES = dict.fromkeys(("Client", "watch"), "client")
 _HOMES |= dict.fromkeys(("Failed", "LiveError", "Retryable"), "faults")
 _HOMES |= dict.fromkeys(("doctor", "probe"), "nodes")
-_HOMES |= {"Reply": "stream"}
+_HOMES |= {"Reply": "stream", "calibrate": "calibration", "observe": "observation"}
 
 
 def __getattr__(name: str) -> object:
