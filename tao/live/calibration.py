@@ -157,6 +157,7 @@ cached=0), Probe(kind='decode', beside=1, tokens=32, cached=0)]
     probes = [Probe("prefill", 0, n) for n in sizes]
     probes += [Probe("decode", b, SHORT) for b in (1, 2, 4, 8, 16, 32, 64)]
     probes += [Probe("mixed", 1, n) for n in sizes if n >= 512]
+    probes += [Probe("mixed", 16, 1024)]  # tells what each sequence costs from what experts do
     if caching:
         wanted = [(256, c) for c in sizes if c >= 1024]
         probes += [Probe("prefill", 0, n, c // block * block) for n, c in wanted]

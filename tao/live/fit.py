@@ -18,7 +18,7 @@ from tao.profiles import PS_PER_S, Profile
 Floats = npt.NDArray[np.float64]
 
 CHUNKS = tuple(2**k for k in range(7, 17))  # ours: steps' token budgets tried; vLLM's defaults are among them
-SHARES = (0.0, *np.geomspace(0.003, 0.6, 28).tolist())  # ours: experts per token / all; 8 of 256 to half
+SHARES = (0.0, *np.geomspace(0.003, 0.6, 20).tolist())  # ours: experts per token / all; 8 of 256 to half
 FIRST_GUESSES = (
     0,
     64,
@@ -26,7 +26,7 @@ FIRST_GUESSES = (
     1024,
 )  # ours: tokens from which a prefill is first taken to be so bound
 ROUNDS = 8  # ours: of weighting outliers less
-CLEARLY = 0.8  # ours: more constants must leave at most this share of the error
+CLEARLY = 0.9  # ours: more constants must leave at most this share of the error
 SMALL = (
     0.005  # ours: smaller relative errors count squared, larger ones as they are, so that outliers do less
 )
@@ -120,7 +120,7 @@ def fit(points: Sequence[Point], default_budget: int) -> Fit:
     found = chunked if chunked and chunked.loss < CLEARLY * plain.loss else plain
     if len({p.step.decodes for p in points if p.kind == "decode"}) > 3:  # else it looks like SEQUENCE
         mixture = _best(points, SHARES[1:], [found.budget])
-        near = mixture.share * np.geomspace(0.85, 1.18, 9)
+        near = mixture.share * np.geomspace(0.8, 1.25, 9)
         mixture = _best(points, near.tolist(), [found.budget])
         found = mixture if mixture.loss < CLEARLY * found.loss - SMALL else found
     return found
