@@ -378,9 +378,7 @@ def _result(s: _Session, about: Profile, version: str) -> Calibration:
     kinds = [p.kind for p in fitted]
     if kinds.count("decode") < 2 or kinds.count("prefill") < 3:
         why = "; ".join([*s.notes, *s.skipped]) or "there is too little room"
-        raise InputError(
-            f"too little of {s.client.name} was measured: {why}; allow more seconds and requests"
-        )
+        raise InputError(f"too little was measured on {s.client.name}: {why}; allow more time and requests")
     found = fit(fitted, Profile.max_batched_tokens)
     profile = profile_of(found, replace(about, max_seqs=s.max_seqs or Profile.max_seqs))
     outside_s = float(found.constants[OUTSIDE])
