@@ -201,7 +201,8 @@ class Session:
         try:
             if not await others.begun(self.expected_s(probe)):
                 self.skip("so many sequences do not run at a time", probe)
-                self.max_seqs = others.most if others.waited else self.max_seqs
+                if others.waited and probe.tokens == SHORT:  # longer ones may have waited for their prefill
+                    self.max_seqs = others.most
                 return None
             reply: Reply = await self.ask(probe.tokens, DECODES + 1)
             middle_s = reply.sent_s + (reply.ttft_s + reply.total_s) / 2
