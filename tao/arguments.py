@@ -77,6 +77,8 @@ def parser() -> argparse.ArgumentParser:
     _add_bench(commands)
     _add_serve(commands)
     _add_doctor(commands)
+    _add_calibrate(commands)
+    _add_observe(commands)
     _add(
         commands,
         "lab",
@@ -238,6 +240,44 @@ def _add_doctor(commands: Any) -> None:
         "change; of one that does not answer: node, change",
     )
     sub.add_argument("urls", nargs="*", metavar="URL", help="addresses (default: those in $TAO_NODES)")
+    _add_node(sub)
+    _add_json(sub)
+
+
+def _add_calibrate(commands: Any) -> None:
+    sub = _add(
+        commands,
+        "calibrate",
+        "measure the step times of one idle vLLM server, and write a profile for --profile",
+        "what it will ask of the server comes first, on stderr; Ctrl-C leaves nothing running there\n\n"
+        "keys of --json: profile (its fields), load {requests, prompt_tokens, generated_tokens, seconds},\n"
+        "notes, points: [{kind (decode, prefill, mixed), decodes, context_tokens, new_tokens,\n"
+        "cached_tokens, measured_ms, predicted_ms, error, repeats, held_out}]",
+    )
+    sub.add_argument("url", metavar="URL", help="address of the server")
+    sub.add_argument("-o", "--output", default="profile.json", metavar="FILE", help="default: profile.json")
+    sub.add_argument("--max-s", type=float, default=60.0, metavar="S", help="at most so long (default: 60)")
+    sub.add_argument("--max-requests", type=int, default=600, metavar="N", help="at most (default: 600)")
+    _add_node(sub)
+    _add_json(sub)
+
+
+def _add_observe(commands: Any) -> None:
+    sub = _add(
+        commands,
+        "observe",
+        "what TAO would have done with the requests of one's own log; nothing is sent but GET /metrics",
+        "the log has one JSON object a line, a request each: session, node, time (when it was sent there),\n"
+        "prompt_tokens, output_tokens, and where known cached_tokens, first_token, finished; times are\n"
+        "seconds since 1970 or ISO 8601, UTC without a zone\n\n"
+        "keys of --json: rows [{time_s, session, node, tao (null: held back), credit, tao_credit,\n"
+        "cached_tokens, held_s}], summary, notes",
+    )
+    sub.add_argument("--log", required=True, metavar="FILE", help="JSON lines")
+    sub.add_argument(
+        "--nodes", nargs="+", metavar="URL", help="or NAME=URL, where the log names it otherwise"
+    )
+    sub.add_argument("--kv-tokens", type=int, metavar="C", help="of each node that does not tell them")
     _add_node(sub)
     _add_json(sub)
 

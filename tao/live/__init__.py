@@ -8,7 +8,7 @@ _HOMES |= dict.fromkeys(("Failed", "LiveError", "Retryable"), "faults")
 _HOMES |= dict.fromkeys(("doctor", "probe"), "nodes")
 _HOMES |= dict.fromkeys(("Run", "run"), "runs")
 _HOMES |= dict.fromkeys(("Ask", "Function", "Program", "Sleep", "replay"), "agents")
-_HOMES |= {"Reply": "stream", "Plan": "double.serve"}
+_HOMES |= {"Reply": "stream", "Plan": "double.serve", "calibrate": "calibration", "observe": "observation"}
 
 
 def __getattr__(name: str) -> object:
