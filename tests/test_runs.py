@@ -185,6 +185,25 @@ def test_a_program_is_an_argument_list():
     assert Program(["pytest", "-q"], 9.0).tool_class == "test"
 
 
+def test_credit_stands_beside_what_servers_say_is_there(tmp_path):
+    pytest.importorskip("zmq", reason="the extra `kv-events` is not installed")
+    endpoints = [f"ipc://{tmp_path}/kv", f"ipc://{tmp_path}/kv.1"]
+    with Deployment(Plan(nodes=2, kv_tokens=8192, speedup=10.0, kv_events=endpoints[0])) as deployment:
+        clients = [Client(url) for url in deployment.urls]
+        agents = {"a": talker(3, 0.3), "b": talker(3, 0.3)}
+        with pytest.raises(InputError, match="one endpoint for each node"):
+            run(clients, agents, kv_events=endpoints[:1])
+        going = run(clients, agents, params=PARAMS, kv_events=endpoints)
+        going.wait(60)
+        rows = going.credit()
+        for client in clients:
+            client.close()
+    assert len(rows) == 6
+    later = [row for row in rows if row["turn"] > 0]
+    assert all(0 < row["credit_tokens"] <= row["resident_tokens"] + 16 for row in later)
+    assert all(row["cached_tokens"] <= row["resident_tokens"] for row in later)
+
+
 def test_a_node_that_goes_away_in_real_time_is_left_out():
     fault = '{"kind": "crash", "node": 0, "at_s": 1.0}'
     with Deployment(Plan(nodes=2, kv_tokens=8192, speedup=10.0, faults=(fault,))) as deployment:

@@ -54,10 +54,16 @@ class Run:
         return f"Run({self._policy} on {len(self.clients)} nodes, {state})"
 
     def begin(
-        self, agents: Mapping[str, Agent], stay: bool, subtract_others: bool, kv_tokens: int | None
+        self,
+        agents: Mapping[str, Agent],
+        stay: bool,
+        subtract_others: bool,
+        kv_tokens: int | None,
+        kv_events: Sequence[str],
     ) -> None:
         """Start it; once."""
-        servers = self._here(servers_of(self.clients, kv_tokens, subtract_others=subtract_others))
+        looks = servers_of(self.clients, kv_tokens, kv_events, subtract_others=subtract_others)
+        servers = self._here(looks)
         self._scheduler = self._here(self._make(servers))
         ended = threading.Event()
         self._main = self._loop.begin(
@@ -171,6 +177,13 @@ class Run:
         """A row per session: what it does, where, its context, turns so far, why it failed if it did."""
         return self._tell(lambda scheduler: list(_session_rows(scheduler)))
 
+    def credit(self) -> list[dict[str, Any]]:
+        """A row per finished turn: credit on its node when it was sent, and what the server then had cached.
+
+        `resident_tokens`: what the node's KV events said was there; None, as elsewhere, is unknown.
+        """
+        return self._tell(lambda scheduler: list(_credit_rows(scheduler)))
+
     def nodes(self) -> list[dict[str, Any]]:
         """A row per node: room, what of it our sessions hold, requests of ours and of others, faults."""
         return self._tell(lambda scheduler: list(_node_rows(scheduler)))
@@ -194,6 +207,7 @@ async def _play(
     finally:
         for look in looks:
             look.cancel()
+        scheduler.servers.close()
         ended.set()
 
 
@@ -210,6 +224,19 @@ def _stop_dropped(running: loop.Loop, scheduler: Scheduler, ended: threading.Eve
         ended.wait(STOP_S)
 
 
+def _credit_rows(scheduler: Scheduler) -> Iterable[dict[str, Any]]:
+    for row in scheduler.history.turns:
+        credit, resident = scheduler.sent[row.session, row.turn]
+        yield {
+            "session": scheduler.talks[row.session].id,
+            "turn": row.turn,
+            "node": scheduler.view.node_ids[row.node],
+            "credit_tokens": credit,
+            "cached_tokens": None if row.hit_tokens < 0 else row.hit_tokens,
+            "resident_tokens": resident,
+        }
+
+
 def run(
     nodes: Any,
     agents: Mapping[str, Agent] | Workload,
@@ -219,6 +246,7 @@ def run(
     stay: bool = False,
     subtract_others: bool = False,
     kv_tokens: int | None = None,
+    kv_events: Sequence[str] = (),
     **options: Any,
 ) -> Run:
     """Begin to run agents on live nodes under a policy.
@@ -227,9 +255,11 @@ def run(
     that return generators (`tao.live.Ask`, ...); or a `Workload`, replayed with token ids. Options: `workers`
     at a time, `max_seconds` and `max_requests` after which it stops by itself, `salt` (None: the servers'
     caches are shared with earlier runs), `keep_snapshots`, `on_change` (called in the private thread).
-    `subtract_others`: what requests of others hold on a node is not ours to fill. `stay`: go on when all
-    sessions are done, until `stop`. Raises `InputError`, for instance for a policy that needs to know what
-    cannot be known.
+    `kv_events`: for each node the endpoint of its `--kv-events-config`, so that `credit` knows what is
+    there. `subtract_others`: what requests of others hold on a node is not ours to fill. `stay`: go on when
+    all sessions are done, until `stop`.
+
+    Raises `InputError`, for instance for a policy that needs to know what cannot be known.
     """
     clients = list(getattr(nodes, "clients", nodes))
     for name in ("max_seconds", "max_requests", "workers"):
@@ -244,7 +274,7 @@ def run(
     options["rate"] = float(getattr(nodes, "speedup", 1.0))
     found = Run(clients, policy, params or Params(), Options(**options))
     found.settings["mode"] = getattr(nodes, "mode", "LIVE")
-    found.begin(as_agents(agents), stay, subtract_others, kv_tokens)
+    found.begin(as_agents(agents), stay, subtract_others, kv_tokens, kv_events)
     return found
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from tao import readiness, state
+from tao import readiness, state, valuation
 from tao.checks import InputError
 from tao.live.agents import Agent, Ask, Script, Tool, in_thread
 from tao.live.faults import Failed, LiveError, Retryable
@@ -37,6 +37,7 @@ class Scheduler(LiveHost):
         super().__init__(servers, policy, params, options)
         self.requests = 0  # sent so far
         self.retries = 0
+        self.sent: dict[tuple[int, int], tuple[int, int | None]] = {}  # by session and turn: see `_credit`
         self._fresh: list[int] = []  # sessions that no worker has taken yet
         self._room = 0  # of the book of tools, calls per kind
         self._own = self.view.kinds.number("agent", None)  # its own code, between an answer and a tool
@@ -221,9 +222,11 @@ class Scheduler(LiveHost):
             self.history.notes.append(f"stopped after max_requests = {most:,}")
             self.stop()
             await self._loop.create_future()  # which ends with the run
-        options = {"session_id": talk.id, **ask.options}
-        if self.options.salt:
-            options["cache_salt"] = self.options.salt
+        name, salt = talk.id, self.options.salt
+        if salt:  # so that no earlier run of the same sessions is mistaken for this one
+            name = f"{salt}-{name}"
+        self.sent[i, int(self.view.turn[i])] = self._credit(i, b, name)
+        options = {"session_id": name, **ask.options} | ({"cache_salt": salt} if salt else {})
         talk.pieces = 0
         if ask.messages is not None:
             call = server.node.chat(ask.messages, on_text=partial(self._piece, i, b), **options)
@@ -231,6 +234,17 @@ class Scheduler(LiveHost):
             assert ask.prompt is not None
             call = server.node.complete(ask.prompt, on_text=partial(self._piece, i, b), **options)
         return await call
+
+    def _credit(self, i: int, b: int, name: str) -> tuple[int, int | None]:
+        """What session i's cache on node b is worth now, and what the node's KV events say is there."""
+        age_s = (self.now_ps - int(self.view.noted_at_ps[i, b])) / PS_PER_S
+        noted, half_life_s = int(self.view.noted_tokens[i, b]), self.params.settings.half_life_s
+        credit = valuation.decayed(noted, age_s, half_life_s) if noted else 0
+        events = self.servers[b].events
+        if events is None:
+            return credit, None
+        events.poll()
+        return credit, events.residency.tokens(name)
 
     def _piece(self, i: int, b: int, _: str) -> None:
         """A piece of an answer came."""

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from tao import checks, state
 from tao.checks import InputError
 from tao.live.faults import LiveError
+from tao.live.kv_events import KvEvents
 from tao.live.metrics_page import Load
 from tao.live.stream import Reply
 from tao.state import State
@@ -49,6 +50,7 @@ class Server:
     failures: int = 0  # in a row
     fault: LiveError | None = None  # the last one, until it works again
     served: int = 0
+    events: KvEvents | None = None
 
     @property
     def capacity_tokens(self) -> int:
@@ -113,6 +115,12 @@ class Servers:
         ours = int(s.session[running, state.CONTEXT].sum())
         return max(round(server.load.kv_used * server.kv_tokens) - ours, 0)
 
+    def close(self) -> None:
+        """Listen to no more KV events."""
+        for server in self.all:
+            if server.events:
+                server.events.close()
+
     def saw(self, s: State, b: int, load: Load) -> bool:
         """A new look at node b; returns whether its process has been started anew."""
         server, row = self.all[b], s.node[b]
@@ -123,13 +131,22 @@ class Servers:
         return restarted
 
 
-async def servers_of(nodes: Sequence[Node], kv_tokens: int | None, **options: Any) -> Servers:
-    """Ask every node for its capacity; raises `InputError` where it does not say and none is given."""
+async def servers_of(
+    nodes: Sequence[Node], kv_tokens: int | None, kv_events: Sequence[str] = (), **options: Any
+) -> Servers:
+    """Ask every node for its capacity; raises `InputError` where it does not say and none is given.
+
+    `kv_events`: for each node the endpoint at which it publishes them, or none at all.
+    """
     if not nodes:
         raise InputError("there are no nodes to run on; give at least one")
     checks.unique([node.name for node in nodes], "node")
     if kv_tokens is not None:
         checks.whole(kv_tokens, "kv_tokens", 2)
+    if kv_events and len(kv_events) != len(nodes):
+        raise InputError(
+            f"{len(kv_events)} kv_events for {len(nodes)} nodes; give one endpoint for each node"
+        )
     found = []
     for node in nodes:
         try:
@@ -145,4 +162,6 @@ async def servers_of(nodes: Sequence[Node], kv_tokens: int | None, **options: An
                 "give kv_tokens"
             )
         found.append(Server(node, room, load.block_size or 1, load))
+    for server, endpoint in zip(found, kv_events, strict=False):
+        server.events = KvEvents(endpoint)
     return Servers(found, **options)
