@@ -168,7 +168,7 @@ def test_answers_equal_those_of_the_real_server(name):
         return
     for data in (theirs, mine):
         for choice in data.get("choices", []):
-            choice["logprobs"] = None  # not simulated
+            choice["logprobs"] = {k: len(v) for k, v in (choice.get("logprobs") or {}).items()}
     mine_ids = [len(c.get("token_ids") or []) for c in mine.get("choices", [])]
     assert mine_ids == [len(c.get("token_ids") or []) for c in theirs.get("choices", [])]
     for choice in (*theirs.get("choices", []), *mine.get("choices", [])):
@@ -787,7 +787,7 @@ def test_bad_requests_are_refused_in_the_same_words(change, kind, param, begins)
     assert error["message"].startswith(begins)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from(
@@ -832,7 +832,7 @@ def test_whatever_is_sent_the_answer_is_a_well_formed_one(body):
 # Sampling options
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.text("ab", max_size=2), min_size=1, max_size=12),
     st.lists(st.text("ab", min_size=1, max_size=4), max_size=3),

@@ -156,7 +156,10 @@ def test_gaps_and_new_beginnings_are_noticed(tmp_path):
     sender = zmq.Context.instance().socket(zmq.XPUB)
     with KvEvents(f"ipc://{tmp_path}/kv", bind=True) as events:  # as for vLLM's tcp:// endpoints
         sender.connect(f"ipc://{tmp_path}/kv")
-        sender.recv()  # the subscription
+        for _ in range(100):
+            events.poll()
+            if sender.poll(50):  # the subscription
+                break
         counts = []
         for message in (batch(0, STORED | {"session_id": "s"}), batch(3), [b"kv", bytes(8), b"\xc1"]):
             sender.send_multipart(message)

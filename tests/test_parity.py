@@ -303,6 +303,8 @@ async def stored(http, events):
         await http.post(CHAT, json=body(made=1, cache_salt=f"w{i}"))
         if events.poll():
             break
+    await http.post("/reset_prefix_cache")  # so that nothing is removed
+    await http.post(CHAT, json=body(made=1, cache_salt="w"))
     await settle(events)
     events.residency = Recorder()
     full = {"vllm_xargs": {"kv_cache_report_mode": "full"}, "session_id": "d"}
