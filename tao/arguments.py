@@ -219,6 +219,7 @@ def _add_serve(commands: Any) -> None:
     sub.add_argument("--vllm", default="0.32", dest="version", help="release to imitate: 0.10, 0.20, 0.32")
     sub.add_argument("--max-num-queued-reqs", type=int, default=0, metavar="N", help="refuse more (503)")
     sub.add_argument("--keep-alive-s", type=float, default=10.0, metavar="S", help="comments in idle streams")
+    sub.add_argument("--stamps", action="store_true", help="~~~ in a scripted answer tells when it was sent")
     sub.add_argument("--fault", action="append", default=[], dest="faults", metavar="JSON", help="see below")
 
 

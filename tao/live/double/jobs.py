@@ -37,3 +37,4 @@ class Settings:
     keep_alive_s: float | None = None
     prompt_tokens_details: bool = True
     per_request_metrics: bool = True
+    stamps: bool = False

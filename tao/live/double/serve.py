@@ -81,6 +81,7 @@ class Plan:
     max_num_queued_reqs: int = 0  # 0: any number
     keep_alive_s: float = 10.0
     faults: tuple[str, ...] = ()
+    stamps: bool = False
 
     def servers(self) -> Callable[[], list[Server]]:
         """What makes the servers, inside the loop that serves them; raises `InputError` before."""
@@ -105,6 +106,7 @@ class Plan:
             version=VERSIONS[self.version],
             max_num_queued_reqs=self.max_num_queued_reqs or None,
             keep_alive_s=self.keep_alive_s or None,
+            stamps=self.stamps,
         )
         for text in self.faults:
             if not 0 <= Fault.of(text).node < self.nodes:
@@ -229,6 +231,11 @@ class Deployment:
             self.stop()
             raise InputError(line.strip() or "the simulated servers did not start; see the lines above")
         self.urls: list[str] = json.loads(line)
+
+    @property
+    def pid(self) -> int:
+        """The child's process."""
+        return self._child.pid
 
     def wait(self) -> None:
         """Until it ends by itself."""
