@@ -181,7 +181,7 @@ def test_a_busy_cell_does_not_disturb_the_times_much_and_the_lag_is_told():
     with RawServer({CHATS: says(*CHAT, pause_s=0.05)}) as server, Client(server.url) as node:
         switched = []
         node.chat(HI, on_text=lambda _: switched.append(sys.getswitchinterval())).result()
-        assert (set(switched), sys.getswitchinterval()) == ({0.0005}, usual)
+        assert (set(switched), sys.getswitchinterval()) == ({0.0001}, usual)
         call = node.chat(HI)
         until = time.monotonic() + 20.0
         while time.monotonic() < until and not call.done():

@@ -126,7 +126,7 @@ class Lags:
     def window(self, running: Loop, pid: int, busy: bool) -> Row:
         """What comes in `WINDOW_S`: its lag and rate, and the CPU time it costs here and in process `pid`."""
         self.ms = array("d")
-        before = running.begin(_thread_s()).result(), cpu_s(pid), time.monotonic()
+        before = running.begin(_thread_s()).result(), cpu_s(pid), time.monotonic(), _all_s()
         self.on = True
         while busy and time.monotonic() < before[2] + WINDOW_S:
             sum(k * k for k in range(500))
@@ -135,6 +135,7 @@ class Lags:
         self.on = False
         wall_s = time.monotonic() - before[2]
         client_s, server_s = running.begin(_thread_s()).result() - before[0], cpu_s(pid)
+        ours_s = client_s + (server_s or 0.0) - (before[1] or 0.0) + busy * wall_s
         cuts = statistics.quantiles(self.ms, n=100)
         return {
             "lag_p50_ms": cuts[49],
@@ -143,6 +144,7 @@ class Lags:
             "step_ms": 1000 * wall_s * len(self.begun) / len(self.ms),
             "client_cores": client_s / wall_s,
             "server_cores": None if before[1] is None or server_s is None else (server_s - before[1]) / wall_s,
+            "other_cores": None if before[3] is None else (_all_s() - before[3] - ours_s) / wall_s,
         }
 
 
@@ -366,6 +368,14 @@ def cpu_s(pid: int) -> float | None:
     with suppress(OSError):
         numbers = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
         return (int(numbers[11]) + int(numbers[12])) / os.sysconf("SC_CLK_TCK")
+    return None
+
+
+def _all_s() -> float | None:
+    """CPU seconds of the whole machine so far."""
+    with suppress(OSError):
+        user, nice, system = Path("/proc/stat").read_text("utf-8").split()[1:4]
+        return (int(user) + int(nice) + int(system)) / os.sysconf("SC_CLK_TCK")
     return None
 
 

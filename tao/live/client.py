@@ -190,8 +190,10 @@ class Client:
                         if size > MAX_STREAM_BYTES:
                             raise Broken(f"it sent more than {MAX_STREAM_BYTES:,} bytes")
                         if events.lines > lines:  # a byte now and then is no sign of life, a line is
-                            wait_s = LINGER_S if answer.done else self._idle_s
-                            deadline.reschedule(min(now_s + wait_s, until_s))
+                            if answer.done:
+                                deadline.reschedule(min(now_s + LINGER_S, until_s))
+                            elif (deadline.when() or 0.0) < now_s + self._idle_s:  # not a timer per chunk
+                                deadline.reschedule(min(now_s + 1.1 * self._idle_s, until_s))
         except (aiohttp.ClientError, TimeoutError):
             if answer.finish_reason is None:
                 raise

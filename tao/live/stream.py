@@ -84,14 +84,15 @@ class Events:
         if self._skip_lf and chunk:
             chunk = chunk.removeprefix(b"\n")
             self._skip_lf = False
-        self._rest += chunk
         found: list[str] = []
         if b"\n" in chunk or b"\r" in chunk:
             self._skip_lf = chunk.endswith(b"\r")
-            lines = self._rest.splitlines(keepends=True)
-            self._rest = bytearray() if lines[-1].endswith((b"\n", b"\r")) else lines.pop()
+            lines = (bytes(self._rest) + chunk).splitlines()
+            self._rest = bytearray() if chunk.endswith((b"\n", b"\r")) else bytearray(lines.pop())
             for line in lines:
-                self._line(bytes(line).rstrip(b"\r\n"), found)
+                self._line(line, found)
+        else:
+            self._rest += chunk
         if len(self._rest) > self._limit:
             raise Broken(f"it sent a line of more than {self._limit:,} bytes")
         return found
