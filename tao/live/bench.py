@@ -143,7 +143,9 @@ class Lags:
             "lag_max_ms": max(self.ms),
             "step_ms": 1000 * wall_s * len(self.begun) / len(self.ms),
             "client_cores": client_s / wall_s,
-            "server_cores": None if before[1] is None or server_s is None else (server_s - before[1]) / wall_s,
+            "server_cores": None
+            if before[1] is None or server_s is None
+            else (server_s - before[1]) / wall_s,
             "other_cores": None if before[3] is None else (_all_s() - before[3] - ours_s) / wall_s,
         }
 
@@ -163,9 +165,13 @@ def chunk_lag(load: Load) -> Row:
                 _until(lambda lags=lags: len(lags.begun) == load.streams, calls)
                 runs.append(lags.window(running, servers.pid, load.busy))
             bare.append(_bare_run(load, running))
-    row: Row = {name: statistics.median(r[name] for r in runs) for name in runs[0] if runs[0][name] is not None}
+    row: Row = {
+        name: statistics.median(r[name] for r in runs) for name in runs[0] if runs[0][name] is not None
+    }
     worst = max(run["lag_p95_ms"] for run in runs)
-    plain = {f"bare_{name}": statistics.median(r[name] for r in bare) for name in ("lag_p95_ms", "client_cores")}
+    plain = {
+        f"bare_{name}": statistics.median(r[name] for r in bare) for name in ("lag_p95_ms", "client_cores")
+    }
     return {"what": load.what, "streams": load.streams, **row, "worst_p95_ms": worst, **plain}
 
 
@@ -188,13 +194,19 @@ def _loop() -> Iterator[Loop]:
 
 
 @contextmanager
-def serving(streams: int, seats: int = 1024, answer_tokens: int = 2_000) -> Iterator[tuple[Deployment, list[Client]]]:
+def serving(
+    streams: int, seats: int = 1024, answer_tokens: int = 2_000
+) -> Iterator[tuple[Deployment, list[Client]]]:
     """Simulated nodes whose steps last `STEP_S` whatever is in them, and whose answers are stamps."""
     fixed = dict.fromkeys(("t1_ms", "expert_share", "t2_us", "kv_us_per_1k", "prefill_ms", "prefill_us"), 0.0)
     profile = Profile(
-        **{"name": "bench", "capacity_tokens": 2_000_000, "t0_ms": 1000 * STEP_S, "max_seqs": seats},
+        name="bench",
+        capacity_tokens=2_000_000,
+        t0_ms=1000 * STEP_S,
+        max_seqs=seats,
         **fixed,
-        **{"attention_us_per_1k": 0.0, "host_ms": 0.0},
+        attention_us_per_1k=0.0,
+        host_ms=0.0,
     )
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         paths = [Path(folder, name) for name in ("profile.json", "replies.jsonl")]
@@ -310,13 +322,21 @@ def many_open(count: int) -> Row:
 
         def all_there() -> bool:
             loads = [client.metrics().result() for client in clients]
-            seen[:] = [int(sum(x or 0 for x in part)) for part in zip(*((m.running, m.waiting) for m in loads), strict=True)]
+            seen[:] = [
+                int(sum(x or 0 for x in part))
+                for part in zip(*((m.running, m.waiting) for m in loads), strict=True)
+            ]
             return sum(seen) >= count
 
         _until(all_there, calls)
         open_s = time.monotonic() - begun_s
         replies = [call.result() for call in calls]
-    row: Row = {"what": f"{count:,} streams open", "streams": len(replies), "running": seen[0], "queued": seen[1]}
+    row: Row = {
+        "what": f"{count:,} streams open",
+        "streams": len(replies),
+        "running": seen[0],
+        "queued": seen[1],
+    }
     return row | {"until_open_s": open_s, "until_all_ended_s": time.monotonic() - begun_s}
 
 

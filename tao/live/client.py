@@ -25,6 +25,7 @@ from tao.checks import InputError, shown
 from tao.live import given, loop
 from tao.live.faults import (
     BUSY,
+    NO_FILES,
     PASSING,
     REFUSED,
     Broken,
@@ -273,7 +274,8 @@ class Client:
         if self._wire.key:
             reason = reason.replace(self._wire.key.removeprefix(given.BEARER), "***")
         kind = Retryable if fresh and passing else Failed
-        return kind(self.name, status, reason[:MAX_REASON], suspect=passing and status not in BUSY)
+        suspect = passing and status not in BUSY and reason != NO_FILES
+        return kind(self.name, status, reason[:MAX_REASON], suspect)
 
     def begin(self, work: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> Call[T]:
         """Run a coroutine function in the loop's thread; closing the client cancels it."""
