@@ -1,7 +1,7 @@
-"""What live runs cost on this machine: how late chunks are read, how many may be open, how soon servers are there.
+"""What live runs cost on this machine: how late chunks are, how many may be open, how soon servers start.
 
 Simulated servers stamp each chunk as they hand it to the socket, on the monotonic clock that processes share.
-The yardstick beside them is bare sockets, which send as many stamps at the same moments and nothing else.
+The yardstick is bare sockets, which send as many stamps at the same moments and nothing else.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -17,7 +18,7 @@ import tempfile
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,12 +34,12 @@ from tao.live.loop import Call, Loop
 from tao.profiles import Profile
 
 NODES, STEP_S = 4, 0.03
-REPEATS, WINDOW_S = 3, 3.0  # ours: of each figure, and how long the chunks of one are counted
+REPEATS, WINDOW_S = 3, 3.0  # ours: of each figure, and how long its chunks are counted
 OPEN, SEATS = 1_000, 64  # requests open at once, and of these running on each node
 SPARE_FILES = 100  # ours: open files of a process that are no streams
 PROMPT_S = 2e-6  # ours: between two requests, per token of context: the servers must not fall behind
 STAMP_BYTES, BARE_BYTES = 20, 256  # of a stamp, and of a piece on a bare socket: a chunk has some 250
-IMPORTS = "import numpy, pydantic, prometheus_client, uvicorn"
+IMPORTS = "import numpy, prometheus_client, pydantic, uvicorn"
 Progress = Callable[[float], None]
 Row = dict[str, Any]
 
@@ -60,9 +61,9 @@ LOADS = (
     Load("32 streams, busy cell", streams=32, busy=True),
 )
 NOTE = (
-    f"lag: from a server's socket to the parsed chunk, milliseconds, medians of {REPEATS} runs and the worst run;\n"
-    "bare: the same over bare sockets; step: as seen by the client, 30 where the servers keep up;\n"
-    "cores: CPU seconds per second of the client's thread and of the servers' process"
+    f"lag: milliseconds from server's socket to parsed chunk, medians of {REPEATS} runs; worst: of one run;\n"
+    "bare: the same over bare sockets; step: as the client sees it, 30 ms where the servers keep up;\n"
+    "cores: CPU seconds per second of the client's thread, of the servers, of everything else"
 )
 
 
@@ -73,7 +74,8 @@ def live(progress: Progress = lambda share: None, minutes: float = 0.0) -> list[
     open so many connections.
     """
     if minutes:
-        return [memory(checks.positive(minutes, "minutes"), progress)]
+        checks.positive(minutes, "minutes")
+        return [memory(minutes, progress)]
     allow_files(OPEN)
     rows = []
     for k, load in enumerate(LOADS):
@@ -83,11 +85,13 @@ def live(progress: Progress = lambda share: None, minutes: float = 0.0) -> list[
 
 
 def cells(row: Row) -> dict[str, str]:
-    """A row as it is printed."""
+    """A row as it is printed.
+
+    >>> cells({"what": "x", "lag_p95_ms": 1.234, "open": 1000})
+    {'what': 'x', 'lag_p95_ms': '1.23', 'open': '1,000'}
+    """
     return {
-        name: f"{x:.2f}" if isinstance(x, float) else f"{x:,}" if isinstance(x, int) else str(x)
-        for name, x in row.items()
-        if x is not None
+        name: x if isinstance(x, str) else f"{x:{',' if x == int(x) else '.2f'}}" for name, x in row.items()
     }
 
 
@@ -100,8 +104,8 @@ def allow_files(streams: int) -> None:
     needed, (soft, hard) = streams + SPARE_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise InputError(
-            f"{streams:,} open streams need {needed:,} open files and this process may have {hard:,}; raise the "
-            f"limit with `ulimit -n {needed}` in a shell of an administrator, and start again from there"
+            f"{streams:,} streams need {needed:,} open files and this process may have {hard:,}; as an "
+            f"administrator say `ulimit -n {needed}` in a shell and start again from there"
         )
     if soft != resource.RLIM_INFINITY and soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
@@ -125,29 +129,25 @@ class Lags:
 
     def window(self, running: Loop, pid: int, busy: bool) -> Row:
         """What comes in `WINDOW_S`: its lag and rate, and the CPU time it costs here and in process `pid`."""
-        self.ms = array("d")
-        before = running.begin(_thread_s()).result(), cpu_s(pid), time.monotonic(), _all_s()
+        before, until_s = _spent(running, pid), time.monotonic() + WINDOW_S
         self.on = True
-        while busy and time.monotonic() < before[2] + WINDOW_S:
+        while busy and time.monotonic() < until_s:
             sum(k * k for k in range(500))
-        if not busy:
-            time.sleep(WINDOW_S)
+        time.sleep(max(until_s - time.monotonic(), 0))
         self.on = False
-        wall_s = time.monotonic() - before[2]
-        client_s, server_s = running.begin(_thread_s()).result() - before[0], cpu_s(pid)
-        ours_s = client_s + (server_s or 0.0) - (before[1] or 0.0) + busy * wall_s
+        wall_s, client_s, server_s, all_s = (b - a for a, b in zip(before, _spent(running, pid), strict=True))
         cuts = statistics.quantiles(self.ms, n=100)
-        return {
-            "lag_p50_ms": cuts[49],
-            "lag_p95_ms": cuts[94],
-            "lag_max_ms": max(self.ms),
-            "step_ms": 1000 * wall_s * len(self.begun) / len(self.ms),
-            "client_cores": client_s / wall_s,
-            "server_cores": None
-            if before[1] is None or server_s is None
-            else (server_s - before[1]) / wall_s,
-            "other_cores": None if before[3] is None else (_all_s() - before[3] - ours_s) / wall_s,
-        }
+        row = {"lag_p50_ms": cuts[49], "lag_p95_ms": cuts[94], "lag_max_ms": max(self.ms)}
+        row["step_ms"] = 1000 * wall_s * len(self.begun) / len(self.ms)
+        row |= {"client_cores": client_s / wall_s, "server_cores": server_s / wall_s}
+        row["other_cores"] = (all_s - client_s - server_s) / wall_s - busy
+        return {name: x for name, x in row.items() if not math.isnan(x)}
+
+
+def _spent(running: Loop, pid: int) -> tuple[float, float, float, float]:
+    """Seconds so far: by the clock, and CPU time of the client's thread, of a process, of all."""
+    client_s = running.begin(_thread_s()).result()
+    return time.monotonic(), client_s, cpu_s(f"/proc/{pid}/stat"), cpu_s("/proc/stat")
 
 
 async def _thread_s() -> float:
@@ -159,31 +159,31 @@ def chunk_lag(load: Load) -> Row:
     with _loop() as running:
         runs, bare = list[Row](), list[Row]()
         for _ in range(REPEATS):
-            lags = Lags()
-            with serving(load.streams) as (servers, clients):
-                calls = _fill(load, clients, lags)
-                _until(lambda lags=lags: len(lags.begun) == load.streams, calls)
-                runs.append(lags.window(running, servers.pid, load.busy))
-            bare.append(_bare_run(load, running))
-    row: Row = {
-        name: statistics.median(r[name] for r in runs) for name in runs[0] if runs[0][name] is not None
-    }
-    worst = max(run["lag_p95_ms"] for run in runs)
-    plain = {
-        f"bare_{name}": statistics.median(r[name] for r in bare) for name in ("lag_p95_ms", "client_cores")
-    }
-    return {"what": load.what, "streams": load.streams, **row, "worst_p95_ms": worst, **plain}
+            runs.append(_served(load, running))
+            bare.append(_bare(load, running))
+    row: Row = {"what": load.what} | {name: statistics.median(r[name] for r in runs) for name in runs[0]}
+    row["worst_p95_ms"] = max(run["lag_p95_ms"] for run in runs)
+    for name in ("lag_p95_ms", "client_cores"):
+        row[f"bare_{name}"] = statistics.median(r[name] for r in bare)
+    return row
+
+
+def _served(load: Load, running: Loop) -> Row:
+    lags = Lags()
+    with serving() as (servers, clients):
+        calls = _fill(load, clients, lags)
+        _until(lambda: len(lags.begun) == load.streams, calls)
+        return lags.window(running, servers.pid, load.busy)
 
 
 @contextmanager
 def _loop() -> Iterator[Loop]:
     """The loop of all clients, kept between them, and as quick beside a busy cell as with a request in it."""
     running = loop.acquire()
-    stop = asyncio.Event()
 
     async def keep() -> None:
         with running.lag():
-            await stop.wait()
+            await asyncio.Event().wait()
 
     kept = running.begin(keep())
     try:
@@ -194,23 +194,14 @@ def _loop() -> Iterator[Loop]:
 
 
 @contextmanager
-def serving(
-    streams: int, seats: int = 1024, answer_tokens: int = 2_000
-) -> Iterator[tuple[Deployment, list[Client]]]:
+def serving(seats: int = 1024, answer_tokens: int = 2_000) -> Iterator[tuple[Deployment, list[Client]]]:
     """Simulated nodes whose steps last `STEP_S` whatever is in them, and whose answers are stamps."""
-    fixed = dict.fromkeys(("t1_ms", "expert_share", "t2_us", "kv_us_per_1k", "prefill_ms", "prefill_us"), 0.0)
-    profile = Profile(
-        name="bench",
-        capacity_tokens=2_000_000,
-        t0_ms=1000 * STEP_S,
-        max_seqs=seats,
-        **fixed,
-        attention_us_per_1k=0.0,
-        host_ms=0.0,
-    )
+    none: dict[str, Any] = dict.fromkeys(("t1_ms", "expert_share", "t2_us", "kv_us_per_1k", "host_ms"), 0.0)
+    none |= dict.fromkeys(("prefill_ms", "prefill_us", "attention_us_per_1k"), 0.0)
+    profile = Profile("bench", 2_000_000, 1000 * STEP_S, max_seqs=seats, **none)
+    answer = {"content": STAMP.decode() * answer_tokens, "turn": 0}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         paths = [Path(folder, name) for name in ("profile.json", "replies.jsonl")]
-        answer = {"content": STAMP.decode() * answer_tokens, "turn": 0}
         for path, text in zip(paths, (profile.to_json(), json.dumps(answer)), strict=True):
             path.write_text(text, "utf-8")
         plan = Plan(nodes=NODES, profile=str(paths[0]), replies=str(paths[1]), stamps=True)
@@ -219,7 +210,7 @@ def serving(
 
 
 def _fill(load: Load, clients: Sequence[Client], lags: Lags) -> list[Call[Any]]:
-    """Begin all streams; one more per node, short, begins first and sets the moments at which its steps end."""
+    """Begin all streams; one more per node, a short one, comes first and sets when the node's steps end."""
     calls = []
     for client in clients:
         calls.append(_ask(client, 0, 1))
@@ -233,11 +224,10 @@ def _fill(load: Load, clients: Sequence[Client], lags: Lags) -> list[Call[Any]]:
 
 def _ask(client: Client, number: int, tokens: int, **options: Any) -> Call[Any]:
     """A stream with a context that no other one shares."""
-    said = [{"role": "user", "content": f"{number}" + " word" * tokens}]
-    return client.chat(said, **options)
+    return client.chat([{"role": "user", "content": f"{number}" + " word" * tokens}], **options)
 
 
-def _until(true: Callable[[], bool], calls: Sequence[Call[Any]], within_s: float = 60.0) -> None:
+def _until(true: Callable[[], bool], calls: Sequence[Call[Any]] = (), within_s: float = 60.0) -> None:
     """Wait for that; a call that ends meanwhile says why it will not come."""
     begun_s = time.monotonic()
     while not true():
@@ -245,36 +235,44 @@ def _until(true: Callable[[], bool], calls: Sequence[Call[Any]], within_s: float
             if call.done():
                 call.result()
         if time.monotonic() > begun_s + within_s:
-            raise InputError(f"this machine did not begin {len(calls):,} streams in {within_s:g} s; free it")
+            raise InputError(
+                f"the streams did not begin within {within_s:g} s; end other programs, try again"
+            )
         time.sleep(0.01)
 
 
 # Bare sockets
 
 
-def _bare_run(load: Load, running: Loop) -> Row:
-    lags, shape = Lags(), json.dumps([load.streams, load.in_phase])
-    command = [sys.executable, "-m", "tao.live.bench", shape]
+class _Reader(asyncio.Protocol):
+    def __init__(self, lags: Lags) -> None:
+        self.lags = lags
+
+    def data_received(self, data: bytes) -> None:
+        for at in range(0, len(data), BARE_BYTES):
+            self.lags.take(id(self), data[at : at + STAMP_BYTES])
+
+
+def _bare(load: Load, running: Loop) -> Row:
+    lags, command = (
+        Lags(),
+        [sys.executable, "-m", "tao.live.bench", json.dumps([load.streams, load.in_phase])],
+    )
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdin
         assert child.stdout
         port = int(child.stdout.readline())
 
-        class Reader(asyncio.Protocol):
-            def data_received(self, data: bytes) -> None:
-                for at in range(0, len(data), BARE_BYTES):
-                    lags.take(id(self), data[at : at + STAMP_BYTES])
-
         async def connect() -> list[asyncio.BaseTransport]:
-            here = asyncio.get_running_loop()
-            return [(await here.create_connection(Reader, "127.0.0.1", port))[0] for _ in range(load.streams)]
+            connect = asyncio.get_running_loop().create_connection
+            return [(await connect(lambda: _Reader(lags), "127.0.0.1", port))[0] for _ in range(load.streams)]
 
         async def close() -> None:
             for transport in transports:
                 transport.close()
 
         transports = running.begin(connect()).result()
-        _until(lambda: len(lags.begun) == load.streams, ())
+        _until(lambda: len(lags.begun) == load.streams)
         row = lags.window(running, child.pid, load.busy)
         running.begin(close()).result()
         child.stdin.close()
@@ -284,7 +282,7 @@ def _bare_run(load: Load, running: Loop) -> Row:
 async def bare_server(streams: int, in_phase: bool) -> None:
     """Tell the port, and send a stamp over every connection in every step, until standard input closes."""
     here, until, full = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
-    there = list[asyncio.Transport]()
+    there = list[Any]()
 
     class Sender(asyncio.Protocol):
         def connection_made(self, transport: Any) -> None:
@@ -292,7 +290,7 @@ async def bare_server(streams: int, in_phase: bool) -> None:
             if len(there) == streams:
                 full.set()
 
-    async def beat(group: list[asyncio.Transport], due_s: float) -> None:
+    async def beat(group: list[Any], due_s: float) -> None:
         while True:
             await asyncio.sleep(due_s - here.time())
             for transport in group:
@@ -304,7 +302,8 @@ async def bare_server(streams: int, in_phase: bool) -> None:
     print(server.sockets[0].getsockname()[1], flush=True)
     await full.wait()
     later_s = 0.0 if in_phase else STEP_S / NODES
-    tasks = [asyncio.ensure_future(beat(there[k::NODES], here.time() + k * later_s)) for k in range(NODES)]
+    beats = [beat(there[k::NODES], here.time() + k * later_s) for k in range(min(NODES, streams))]
+    tasks = [asyncio.ensure_future(each) for each in beats]
     await until.wait()
     for task in tasks:
         task.cancel()
@@ -315,29 +314,20 @@ async def bare_server(streams: int, in_phase: bool) -> None:
 
 def many_open(count: int) -> Row:
     """So many requests open at once, some running and the others queued; all of them must end well."""
-    with serving(count, SEATS, answer_tokens=60) as (_, clients):
-        begun_s, lags = time.monotonic(), Lags()
-        calls = [_ask(clients[k % NODES], k, 500, on_text=partial(lags.take, k)) for k in range(count)]
-        seen = [0, 0]
+    with serving(SEATS, answer_tokens=60) as (_, clients):
+        begun_s, seen = time.monotonic(), [0, 0]
+        calls = [_ask(clients[k % NODES], k, 500) for k in range(count)]
 
         def all_there() -> bool:
             loads = [client.metrics().result() for client in clients]
-            seen[:] = [
-                int(sum(x or 0 for x in part))
-                for part in zip(*((m.running, m.waiting) for m in loads), strict=True)
-            ]
+            seen[:] = [int(sum(getattr(load, state) for load in loads)) for state in ("running", "waiting")]
             return sum(seen) >= count
 
         _until(all_there, calls)
         open_s = time.monotonic() - begun_s
-        replies = [call.result() for call in calls]
-    row: Row = {
-        "what": f"{count:,} streams open",
-        "streams": len(replies),
-        "running": seen[0],
-        "queued": seen[1],
-    }
-    return row | {"until_open_s": open_s, "until_all_ended_s": time.monotonic() - begun_s}
+        ended = len([call.result() for call in calls])
+    row: Row = {"what": f"{count:,} streams open", "running": seen[0], "queued": seen[1], "ended": ended}
+    return row | {"until_open_s": open_s, "until_ended_s": time.monotonic() - begun_s}
 
 
 def start_up() -> Row:
@@ -357,46 +347,40 @@ def start_up() -> Row:
 
 
 def memory(minutes: float, progress: Progress = lambda share: None, streams: int = 64) -> Row:
-    """Memory of client and servers over a load of turn after turn: slopes of the last half, megabytes a minute."""
+    """Memory of client and servers, turn after turn; slopes are those of the last half, MB a minute."""
     samples, turns = list[tuple[float, float, float]](), [0]
-    with serving(streams) as (servers, clients):
+    with serving() as (servers, clients):
 
-        async def work(client: Client, k: int) -> None:
+        async def work(client: Client) -> None:
             while True:
-                await _ask(client, k + streams * turns[0], 2_000, max_tokens=40)
                 turns[0] += 1
+                await _ask(client, turns[0], 2_000, max_tokens=40)
 
-        calls = [clients[k % NODES].begin(work, clients[k % NODES], k) for k in range(streams)]
+        calls = [clients[k % NODES].begin(work, clients[k % NODES]) for k in range(streams)]
         begun_s = time.monotonic()
-        while (past_s := time.monotonic() - begun_s) < 60 * minutes:
-            _until(lambda: True, calls)
-            samples.append((past_s / 60, resident_mb(os.getpid()), resident_mb(servers.pid)))
-            progress(past_s / 60 / minutes)
+        while (past := (time.monotonic() - begun_s) / 60) < minutes:
+            samples.append((past, resident_mb(os.getpid()), resident_mb(servers.pid)))
+            progress(past / minutes)
             time.sleep(min(5.0, 6 * minutes))
-            if failed := [call for call in calls if call.done()]:
-                failed[0].result()
+            for call in calls:
+                if call.done():
+                    call.result()
     at, ours, theirs = zip(*samples[len(samples) // 2 :], strict=True)
-    row: Row = {"what": f"{streams} streams, {minutes:g} minutes", "streams": streams, "turns": turns[0]}
+    row: Row = {"what": f"{streams} streams, {minutes:g} minutes", "turns": turns[0]}
     for name, values in (("client", ours), ("server", theirs)):
         row[f"{name}_mb"] = values[-1]
         row[f"{name}_mb_per_min"] = statistics.linear_regression(at, values).slope
     return row
 
 
-def cpu_s(pid: int) -> float | None:
-    """CPU seconds of a process so far, None where the system does not tell."""
-    with suppress(OSError):
-        numbers = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
-        return (int(numbers[11]) + int(numbers[12])) / os.sysconf("SC_CLK_TCK")
-    return None
-
-
-def _all_s() -> float | None:
-    """CPU seconds of the whole machine so far."""
-    with suppress(OSError):
-        user, nice, system = Path("/proc/stat").read_text("utf-8").split()[1:4]
-        return (int(user) + int(nice) + int(system)) / os.sysconf("SC_CLK_TCK")
-    return None
+def cpu_s(path: str) -> float:
+    """CPU seconds so far of a process, /proc/PID/stat, or of all, /proc/stat; nan where there is none."""
+    try:
+        first = Path(path).read_text("utf-8").partition("\n")[0]
+    except OSError:
+        return math.nan
+    words = first.rpartition(")")[2].split()
+    return sum(map(int, words[1:4] if words[0] == "cpu" else words[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_mb(pid: int) -> float:
