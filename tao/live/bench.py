@@ -194,11 +194,13 @@ def _loop() -> Iterator[Loop]:
 
 
 @contextmanager
-def serving(seats: int = 1024, answer_tokens: int = 2_000) -> Iterator[tuple[Deployment, list[Client]]]:
+def serving(
+    seats: int = 1024, answer_tokens: int = 2_000, kv_tokens: int = 2_000_000
+) -> Iterator[tuple[Deployment, list[Client]]]:
     """Simulated nodes whose steps last `STEP_S` whatever is in them, and whose answers are stamps."""
     none: dict[str, Any] = dict.fromkeys(("t1_ms", "expert_share", "t2_us", "kv_us_per_1k", "host_ms"), 0.0)
     none |= dict.fromkeys(("prefill_ms", "prefill_us", "attention_us_per_1k"), 0.0)
-    profile = Profile("bench", 2_000_000, 1000 * STEP_S, max_seqs=seats, **none)
+    profile = Profile("bench", kv_tokens, 1000 * STEP_S, max_seqs=seats, **none)
     answer = {"content": STAMP.decode() * answer_tokens, "turn": 0}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         paths = [Path(folder, name) for name in ("profile.json", "replies.jsonl")]
@@ -349,7 +351,7 @@ def start_up() -> Row:
 def memory(minutes: float, progress: Progress = lambda share: None, streams: int = 64) -> Row:
     """Memory of client and servers, turn after turn; slopes are those of the last half, MB a minute."""
     samples, turns = list[tuple[float, float, float]](), [0]
-    with serving() as (servers, clients):
+    with serving(answer_tokens=40, kv_tokens=100_000) as (servers, clients):  # full after a minute
 
         async def work(client: Client) -> None:
             while True:
