@@ -73,7 +73,7 @@ keys of --json for 'live', where a row has those that concern it:
                      streams open at once, and seconds from the first request
   start_s, worst_start_s, bare_start_s
                      to the first /health; of the imports of other packages alone
-  turns, client_mb, client_mb_per_min, server_mb, server_mb_per_min
+  turns, failed, client_mb, client_mb_per_min, server_mb, server_mb_per_min
                      memory at the end, and its slope over the last half"""
 
 

@@ -44,7 +44,7 @@ from raw_server import (
 )  # fmt: skip
 
 from tao.checks import InputError
-from tao.live import Client, Failed, LiveError, Retryable, stream
+from tao.live import Client, Failed, LiveError, Retryable, stream, wire
 
 CHATS, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 HI = [{"role": "user", "content": "Hi"}]
@@ -98,6 +98,15 @@ def test_a_chat_and_what_it_sends():
     assert 0.01 < reply.tpot_s < 5
     assert (reply.cached_tokens, reply.request_id_echoed) == (32, True)
     assert 0 <= reply.loop_lag_s < 5
+
+
+def test_a_connection_that_a_server_may_be_about_to_close_is_not_used(monkeypatch):
+    monkeypatch.setattr(wire, "KEEP_S", 0.2)
+    with RawServer({CHATS: says(*CHAT)}) as server, Client(server.url) as node:
+        for pause_s in (0.0, 0.0, 0.5):
+            time.sleep(pause_s)
+            node.chat(HI).result()
+        assert server.connections == 2
 
 
 def test_a_completion_from_a_text_or_tokens():

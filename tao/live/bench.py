@@ -30,6 +30,7 @@ from tao.live import loop
 from tao.live.client import Client
 from tao.live.double.app import STAMP, stamped
 from tao.live.double.serve import Deployment, Plan
+from tao.live.faults import Retryable
 from tao.live.loop import Call, Loop
 from tao.profiles import Profile
 
@@ -265,19 +266,14 @@ def _bare(load: Load, running: Loop) -> Row:
         assert child.stdout
         port = int(child.stdout.readline())
 
-        async def connect() -> list[asyncio.BaseTransport]:
-            connect = asyncio.get_running_loop().create_connection
-            return [(await connect(lambda: _Reader(lags), "127.0.0.1", port))[0] for _ in range(load.streams)]
+        async def connect() -> None:
+            for _ in range(load.streams):
+                await asyncio.get_running_loop().create_connection(lambda: _Reader(lags), "127.0.0.1", port)
 
-        async def close() -> None:
-            for transport in transports:
-                transport.close()
-
-        transports = running.begin(connect()).result()
+        running.begin(connect()).result()
         _until(lambda: len(lags.begun) == load.streams)
         row = lags.window(running, child.pid, load.busy)
-        running.begin(close()).result()
-        child.stdin.close()
+        child.stdin.close()  # it then closes the connections
     return row
 
 
@@ -350,13 +346,16 @@ def start_up() -> Row:
 
 def memory(minutes: float, progress: Progress = lambda share: None, streams: int = 64) -> Row:
     """Memory of client and servers, turn after turn; slopes are those of the last half, MB a minute."""
-    samples, turns = list[tuple[float, float, float]](), [0]
+    samples, turns, failed = list[tuple[float, float, float]](), [0], [0]
     with serving(answer_tokens=40, kv_tokens=100_000) as (servers, clients):  # full after a minute
 
         async def work(client: Client) -> None:
             while True:
                 turns[0] += 1
-                await _ask(client, turns[0], 2_000, max_tokens=40)
+                try:
+                    await _ask(client, turns[0], 2_000, max_tokens=40)
+                except Retryable:
+                    failed[0] += 1
 
         calls = [clients[k % NODES].begin(work, clients[k % NODES]) for k in range(streams)]
         begun_s = time.monotonic()
@@ -368,7 +367,7 @@ def memory(minutes: float, progress: Progress = lambda share: None, streams: int
                 if call.done():
                     call.result()
     at, ours, theirs = zip(*samples[len(samples) // 2 :], strict=True)
-    row: Row = {"what": f"{streams} streams, {minutes:g} minutes", "turns": turns[0]}
+    row: Row = {"what": f"{streams} streams, {minutes:g} minutes", "turns": turns[0], "failed": failed[0]}
     for name, values in (("client", ours), ("server", theirs)):
         row[f"{name}_mb"] = values[-1]
         row[f"{name}_mb_per_min"] = statistics.linear_regression(at, values).slope
