@@ -62,7 +62,19 @@ keys of --json for 'planner', a list with one object per planner or solver and s
   states_median, states_worst
                      states of the search
   fallbacks          share of plans that another planner placed
-  note               why a solver was not asked; such a row has nothing else but planner"""
+  note               why a solver was not asked; such a row has nothing else but planner
+keys of --json for 'live', where a row has those that concern it:
+  lag_p50_ms, lag_p95_ms, lag_max_ms, worst_p95_ms, bare_lag_p95_ms
+                     from a server's socket to the parsed chunk; the worst run; over bare sockets
+  step_ms            between two tokens of a stream
+  client_cores, bare_client_cores, server_cores, other_cores
+                     CPU seconds per second
+  running, queued, ended, until_open_s, until_ended_s
+                     streams open at once, and seconds from the first request
+  start_s, worst_start_s, bare_start_s
+                     to the first /health; of the imports of other packages alone
+  turns, failed, client_mb, client_mb_per_min, server_mb, server_mb_per_min
+                     memory at the end, and its slope over the last half"""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -179,8 +191,8 @@ def _add_runs(commands: Any) -> None:
 
 
 def _add_bench(commands: Any) -> None:
-    sub = _add(commands, "bench", "time the planners or the simulator on this machine", BENCH_KEYS)
-    sub.add_argument("what", choices=list(bench.BENCHES), help="what to time")
+    sub = _add(commands, "bench", "time the planners, the simulator or live runs on this machine", BENCH_KEYS)
+    sub.add_argument("what", choices=[*bench.BENCHES, "live"], help="what to time")
     sub.add_argument(
         "--family",
         metavar="F",
@@ -192,6 +204,7 @@ def _add_bench(commands: Any) -> None:
         metavar="K",
         help="snapshots per row, however long it takes (default: as many as go in 4 s; without F, 1)",
     )
+    sub.add_argument("--minutes", type=float, metavar="M", help="of a live load, for its memory alone")
     sub.add_argument(
         "--limit-s", type=float, metavar="S", help="time for a solver per snapshot (default: 5; without F, 1)"
     )
@@ -226,6 +239,7 @@ def _add_serve(commands: Any) -> None:
     sub.add_argument("--dev-mode", action="store_true", help="offer /reset_prefix_cache")
     sub.add_argument("--kv-events", default="", metavar="URL", help="ipc://PATH or tcp://127.0.0.1:PORT")
     sub.add_argument("--keep-alive-s", type=float, default=10.0, metavar="S", help="comments in idle streams")
+    sub.add_argument("--stamps", action="store_true", help="~~~ in a scripted answer tells when it was sent")
     sub.add_argument("--fault", action="append", default=[], dest="faults", metavar="JSON", help="see below")
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -242,23 +243,31 @@ def _print_provenance(settings: dict[str, Any], notes: Sequence[str]) -> None:
 
 
 def _bench(args: argparse.Namespace) -> None:
-    options = {name: getattr(args, name) for name in ("family", "count", "limit_s")}
-    given = {name: x for name, x in options.items() if x is not None}
-    if given and args.what != "planner":
-        raise InputError(f"--{next(iter(given)).replace('_', '-')} is for 'bench planner'; drop it")
+    of = {"family": "planner", "count": "planner", "limit_s": "planner", "minutes": "live"}
+    given = {name: x for name in of if (x := getattr(args, name)) is not None}
+    if wrong := [name for name in given if of[name] != args.what]:
+        raise InputError(f"--{wrong[0].replace('_', '-')} is for 'bench {of[wrong[0]]}'; drop it")
+    timed: Any = _live_bench() if args.what == "live" else getattr(bench, args.what)
     with output.progress("timing") as report:
-        rows = bench.BENCHES[args.what](report, **given)
+        rows = getattr(timed, args.what)(report, **given)
     if args.json:
         output.print_json(rows)
         return
-    print(bench.NOTES[args.what])
-    cells = [bench.CELLS[args.what](row) for row in rows if "note" not in row]
+    print(timed.NOTE)
+    cells = [timed.cells(row) for row in rows if "note" not in row]
     head = list(dict.fromkeys(name for row in cells for name in row))
     names = [name.replace("_", " ") for name in head]
     output.print_table(names, [[row.get(name, "-") for name in head] for row in cells])
     for row in rows:
         if "note" in row:
             print(f"note: {row['note']}")
+
+
+def _live_bench() -> Any:
+    try:
+        return import_module("tao.live.bench")
+    except ModuleNotFoundError as e:
+        raise InputError(f"{e.name} is not installed here; pip install 'tao-scheduler[live]'") from None
 
 
 def _lab(args: argparse.Namespace) -> None:

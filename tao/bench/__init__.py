@@ -1,8 +1,5 @@
 """Timings on this machine, of warm calls beside a yardstick; never part of a test."""
 
-from collections.abc import Callable
-from typing import Any
-
 from tao.bench import planner as planner
 from tao.bench import simulator as simulator
 from tao.bench import solvers as solvers
@@ -12,9 +9,4 @@ from tao.bench.planner import costs as costs
 from tao.bench.planner import crowded as crowded
 from tao.bench.timing import median_s as median_s
 
-BENCHES: dict[str, Callable[..., list[dict[str, Any]]]] = {
-    "planner": planner.planner,
-    "simulator": simulator.simulator,
-}
-NOTES = {"planner": planner.NOTE, "simulator": simulator.NOTE}
-CELLS = {"planner": planner.cells, "simulator": simulator.cells}
+BENCHES = ("planner", "simulator")  # each a module with a function of its name, `cells` and NOTE

@@ -25,6 +25,7 @@ from tao.checks import InputError, shown
 from tao.live import given, loop
 from tao.live.faults import (
     BUSY,
+    NO_FILES,
     PASSING,
     REFUSED,
     Broken,
@@ -190,8 +191,10 @@ class Client:
                         if size > MAX_STREAM_BYTES:
                             raise Broken(f"it sent more than {MAX_STREAM_BYTES:,} bytes")
                         if events.lines > lines:  # a byte now and then is no sign of life, a line is
-                            wait_s = LINGER_S if answer.done else self._idle_s
-                            deadline.reschedule(min(now_s + wait_s, until_s))
+                            if answer.done:
+                                deadline.reschedule(min(now_s + LINGER_S, until_s))
+                            elif (deadline.when() or 0.0) < now_s + self._idle_s:  # not a timer per chunk
+                                deadline.reschedule(min(now_s + 1.1 * self._idle_s, until_s))
         except (aiohttp.ClientError, TimeoutError):
             if answer.finish_reason is None:
                 raise
@@ -271,7 +274,8 @@ class Client:
         if self._wire.key:
             reason = reason.replace(self._wire.key.removeprefix(given.BEARER), "***")
         kind = Retryable if fresh and passing else Failed
-        return kind(self.name, status, reason[:MAX_REASON], suspect=passing and status not in BUSY)
+        suspect = passing and status not in BUSY and reason != NO_FILES
+        return kind(self.name, status, reason[:MAX_REASON], suspect)
 
     def begin(self, work: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> Call[T]:
         """Run a coroutine function in the loop's thread; closing the client cancels it."""

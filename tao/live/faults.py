@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import aiohttp
@@ -9,6 +10,7 @@ import aiohttp
 CONNECT_S = 5.0  # ours: to a machine that is there, milliseconds
 PASSING = (408, 429, 500, 502, 503, 504)  # statuses under which another node may well answer
 REFUSED = "it refused the connection"
+NO_FILES = "this process may open no more files, and a connection is one; raise the limit with ulimit -n"
 BUSY = (408, 429, 503)  # of these, the ones that say nothing bad about the node
 
 
@@ -80,6 +82,8 @@ def words(error: BaseException) -> str:
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return "its host name is not known"
     if isinstance(error, aiohttp.ClientConnectorError):
+        if error.os_error.errno in (errno.EMFILE, errno.ENFILE):
+            return NO_FILES
         refused = isinstance(error.os_error, ConnectionRefusedError)
         return REFUSED if refused else "it cannot be reached"
     if isinstance(error, aiohttp.ClientResponseError | aiohttp.InvalidURL):

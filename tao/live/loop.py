@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 BEAT_S = 0.02  # ours: how often the loop looks whether it is late
-SWITCH_S = 0.0005  # ours: Python's 5 ms, for every chunk while a cell computes, held 32 streams up by 60 ms
+SWITCH_S = 0.0001  # ours: beside a busy cell a chunk of 32 streams waits 15 ms (p95), with 0.5 ms 84
 JOIN_S = 0.5  # ours: a name server that does not answer may hold the thread longer
 
 

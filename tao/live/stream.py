@@ -17,6 +17,8 @@ from tao.live.faults import Broken, complaint, one_line
 MAX_EVENT_BYTES = 2**20  # ours: vLLM's chunks are under 1 kB
 MAX_STREAM_LINES = 2**19  # ours: half as many chunks
 MAX_STREAM_BYTES = 2**26  # ours: some hundred thousand chunks
+MAX_TEXT = 2**22  # ours: characters of an answer, a million tokens
+MAX_TOOLS = 1000  # ours: calls in an answer
 FINISHED = ("stop", "length", "tool_calls", "function_call", "content_filter", "repetition")
 
 
@@ -84,14 +86,15 @@ class Events:
         if self._skip_lf and chunk:
             chunk = chunk.removeprefix(b"\n")
             self._skip_lf = False
-        self._rest += chunk
         found: list[str] = []
         if b"\n" in chunk or b"\r" in chunk:
             self._skip_lf = chunk.endswith(b"\r")
-            lines = self._rest.splitlines(keepends=True)
-            self._rest = bytearray() if lines[-1].endswith((b"\n", b"\r")) else lines.pop()
+            lines = (bytes(self._rest) + chunk).splitlines()
+            self._rest = bytearray() if chunk.endswith((b"\n", b"\r")) else bytearray(lines.pop())
             for line in lines:
-                self._line(bytes(line).rstrip(b"\r\n"), found)
+                self._line(line, found)
+        else:
+            self._rest += chunk
         if len(self._rest) > self._limit:
             raise Broken(f"it sent a line of more than {self._limit:,} bytes")
         return found
@@ -162,6 +165,7 @@ class Answer:
         self._usage: dict[str, Any] = {}
         self._metrics: dict[str, Any] = {}
         self._last_s = self._gap_s = 0.0
+        self._size = 0  # characters kept
 
     def take(self, data: str, now_s: float) -> None:
         """Take in one event; raises `Broken` for an error in the stream or what is no event."""
@@ -201,12 +205,19 @@ class Answer:
         else:
             self._gap_s = max(self._gap_s, now_s - self._last_s)
         self._last_s = now_s
-        self._text.append(text)
-        self._reasoning.append(reasoning)
+        self._keep(text, self._text)
+        self._keep(reasoning, self._reasoning)
         for tool in tools if isinstance(tools, list) else []:
             self._tool(tool)
         if text and self._on_text:
             self._on_text(text)
+
+    def _keep(self, text: str, parts: list[str]) -> None:
+        self._size += len(text)
+        if self._size > MAX_TEXT:
+            raise Broken(f"it sent an answer of more than {MAX_TEXT:,} characters")
+        if text:
+            parts.append(text)
 
     def _tool(self, tool: Any) -> None:
         called = tool.get("function") if isinstance(tool, dict) else None
@@ -215,9 +226,11 @@ class Answer:
             raise Broken("it sent a tool call that is none")
         blank = {"id": "", "type": "function", "function": {"name": "", "arguments": []}}
         whole = self._tools.setdefault(index, blank)
+        if len(self._tools) > MAX_TOOLS:
+            raise Broken(f"it sent more than {MAX_TOOLS:,} tool calls")
         whole["id"] = _text(tool, "id") or whole["id"]
         whole["function"]["name"] = _text(called, "name") or whole["function"]["name"]
-        whole["function"]["arguments"].append(_text(called, "arguments"))
+        self._keep(_text(called, "arguments"), whole["function"]["arguments"])
 
     def reply(self, node: str, request_id: str, sent_s: float, ended_s: float) -> Reply:
         """The reply; raises `Broken` if the stream ended before the answer did."""

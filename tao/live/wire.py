@@ -19,6 +19,7 @@ T = TypeVar("T")
 
 MAX_ERROR_BYTES = 2**16  # ours: an error body; vLLM's have some hundred bytes
 MAX_HEADERS, MAX_HEADER_BYTES = 64, 8190  # ours; the bytes are aiohttp's and most servers' limit
+KEEP_S = 2.0  # ours: a connection idle longer is not used again; vLLM closes it after 5, perhaps as we send
 READ_BYTES = 2**16  # ours: at most twice as much is taken apart at once while all others wait
 
 
@@ -38,7 +39,9 @@ class Wire:
         """The answer, if its status is 200; raises `Broken` and what aiohttp raises."""
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, ssl=self._tls),  # its 100 would queue unseen
+                connector=aiohttp.TCPConnector(  # its limit of 100 would queue unseen
+                    limit=0, ssl=self._tls, keepalive_timeout=KEEP_S
+                ),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
                 auto_decompress=False,

@@ -24,6 +24,7 @@ from tao.live.double.wire import Asgi, Response, event, read, unless_gone
 from tao.live.double.work import about, conversation, encode, work
 from tao.profiles import Profile
 
+STAMP = b"~~~"  # with the option `stamps`, in an answer: when it was sent, see `stamped`
 GUARDED = ("/v1", "/v2", "/inference")  # paths that want the API key, as in vLLM
 BURST_S = 0.002  # ours: between the first look at the queue limits and the second; vLLM tokenizes then
 
@@ -233,7 +234,7 @@ class Server:
                 await asyncio.sleep(BURST_S)
             jobs += [answers.engine.submit(**item) for item in todo]
             async for part in answers.events(jobs):
-                await reply.part(part)
+                await reply.part(stamped(part) if self.settings.stamps else part)
                 if cut and sum(job.emitted for job in jobs) >= 2:
                     await reply.part(b"", more=False)
                     return
@@ -246,6 +247,15 @@ class Server:
                 answers.engine.abort(job)
         await reply.part(b"data: [DONE]\n\n")
         await reply.part(b"", more=False)
+
+
+def stamped(part: bytes) -> bytes:
+    """Each `STAMP` as the time now: seconds of this machine's monotonic clock, 20 characters wide.
+
+    >>> len(stamped(b"at ~~~")), stamped(b"nothing")
+    (23, b'nothing')
+    """
+    return part.replace(STAMP, b"%020.9f" % time.monotonic())
 
 
 async def _finished(engine: Engine, job: Job) -> None:

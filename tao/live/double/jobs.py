@@ -44,3 +44,4 @@ class Settings:
     per_request_metrics: bool = True
     dev_mode: bool = False  # /reset_prefix_cache, as with VLLM_SERVER_DEV_MODE=1
     kv_events: str = ""  # where KV events are published, an endpoint of ZeroMQ; "": nowhere
+    stamps: bool = False

@@ -86,6 +86,7 @@ class Plan:
     kv_events: str = ""
     keep_alive_s: float = 10.0
     faults: tuple[str, ...] = ()
+    stamps: bool = False
 
     def servers(self) -> Callable[[], list[Server]]:
         """What makes the servers, inside the loop that serves them; raises `InputError` before."""
@@ -118,6 +119,7 @@ class Plan:
             scheduling_policy=self.scheduling_policy,
             dev_mode=self.dev_mode,
             keep_alive_s=self.keep_alive_s or None,
+            stamps=self.stamps,
         )
         for text in self.faults:
             if not 0 <= Fault.of(text).node < self.nodes:
@@ -244,6 +246,11 @@ class Deployment:
             self.stop()
             raise InputError(line.strip() or "the simulated servers did not start; see the lines above")
         self.urls: list[str] = json.loads(line)
+
+    @property
+    def pid(self) -> int:
+        """The child's process."""
+        return self._child.pid
 
     def wait(self) -> None:
         """Until it ends by itself."""

@@ -19,9 +19,12 @@ from tao.profiles import PS_PER_S
 NO_CALLS = {"refusal": None, "annotations": None, "audio": None, "function_call": None}
 
 
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode  # made once: half of the time
+
+
 def dumps(data: Any) -> str:
     """JSON as vLLM writes it: no spaces, no escapes."""
-    return json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+    return _encode(data)
 
 
 class Answers:
