@@ -108,7 +108,8 @@ def test_a_program_and_its_children_end_at_the_timeout_or_with_the_run(stop, tmp
     found = []
 
     async def whole():
-        work = asyncio.ensure_future(Program([sys.executable, "-c", code, str(note)], 2.0).work(1.0))
+        work = Program([sys.executable, "-c", code, str(note)], 2.0 if stop == "timeout" else 50.0)
+        work = asyncio.ensure_future(work.work(1.0))
         if stop == "cancel":
             while not (note.exists() and len(note.read_text().split()) == 2):
                 await asyncio.sleep(0.02)
@@ -125,7 +126,7 @@ def test_a_program_and_its_children_end_at_the_timeout_or_with_the_run(stop, tmp
 
 def gone(pid):
     """Whether a process has ended; a zombie has."""
-    for _ in range(100):
+    for _ in range(400):
         try:
             with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123
                 if file.read().rpartition(")")[2].split()[0] == "Z":

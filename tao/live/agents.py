@@ -156,7 +156,7 @@ class Program:
         except TimeoutError:
             return Finished(None, bytes(output))
         finally:
-            await asyncio.shield(_end(child))
+            await _end(child)
 
 
 async def _read(child: asyncio.subprocess.Process, output: bytearray) -> None:
@@ -167,22 +167,19 @@ async def _read(child: asyncio.subprocess.Process, output: bytearray) -> None:
 
 
 async def _end(child: asyncio.subprocess.Process) -> None:
-    """End what is left of its process group."""
-    for sent in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, sent)
+    """End what is left of its process group: kindly, and within a second or if this is canceled by force."""
+    try:
+        _signal(child.pid, signal.SIGTERM)
         with suppress(TimeoutError):
             await asyncio.wait_for(child.wait(), KILL_S)
-            if not _alive(child.pid):
-                return
+    finally:
+        _signal(child.pid, signal.SIGKILL)
+    await child.wait()
 
 
-def _alive(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
+def _signal(group: int, sent: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, sent)
 
 
 Tool = Sleep | Function | Program

@@ -102,7 +102,8 @@ class Scheduler(LiveHost):
             i = self._fresh.pop(0)
             self._stamp()
             self.history.started_ps[i] = self.now_ps
-            self.talks[i].task = asyncio.ensure_future(self._session(i))
+            task = self.talks[i].task = asyncio.ensure_future(self._session(i))
+            task.add_done_callback(partial(self._ended, i))
 
     async def _session(self, i: int) -> None:
         talk, view = self.talks[i], self.view
@@ -119,12 +120,12 @@ class Scheduler(LiveHost):
                 raise
         except Exception as error:  # of the agent's code, or of a server: this session's end alone
             self._drop(i, f"{'' if isinstance(error, LiveError) else type(error).__name__ + ': '}{error}")
-        finally:
-            self._loop.call_soon(self._ended)
-            self._changed = True  # there is more room now
-            self._poke()
 
-    def _ended(self) -> None:
+    def _ended(self, i: int, task: asyncio.Task[None]) -> None:
+        if i not in self.history.finished_ps and i not in self.history.failed:
+            self._drop(i, self.talks[i].canceled or "canceled")  # before it had begun
+        self._changed = True  # there is more room now
+        self._poke()
         self._start_some()
         self._over.set()
         self._tell()
