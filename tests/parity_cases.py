@@ -236,7 +236,8 @@ def cases(letters):
     bad += [(CHAT, raw) for raw in RAW]
     for _ in range(BAD):
         path, body = draw.choice([(CHAT, dict(chat)), (TEXT, dict(text))])
-        bad.append(
-            (path, body | {f: draw.choice(VALUES) for f in draw.sample(FIELDS, draw.choice([1, 1, 1, 2, 3]))})
-        )
+        body |= {f: draw.choice(VALUES) for f in draw.sample(FIELDS, draw.choice([1, 1, 1, 2, 3]))}
+        if body["max_tokens"] is None:  # as many tokens as fit take minutes here
+            body |= {"max_completion_tokens": 2, "max_tokens": 2}
+        bad.append((path, body))
     return found + [("bad", "POST", path, body, {}) for path, body in bad]
