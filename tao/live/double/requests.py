@@ -76,7 +76,7 @@ class _Sampling(_Open):
     bad_words: list[str] = []
     add_special_tokens: bool = True
     priority: Int64 = 0
-    request_id: str | None = None
+    request_id: str = ""
     session_id: str | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
