@@ -286,23 +286,20 @@ class Scheduler(LiveHost):
         self._poke()
 
     async def _size(self, talk: Talk, ask: Ask) -> int:
-        """Tokens of a prompt: known, counted by a server, or else estimated from the conversation so far."""
+        """Tokens of a prompt: known, or grown from what was counted before, or counted by a server now."""
         if ask.prompt_tokens is not None:
             return ask.prompt_tokens
         if ask.prompt is not None and not isinstance(ask.prompt, str):
             return len(ask.prompt)
-        body = {"prompt": ask.prompt} if ask.messages is None else {"messages": list(ask.messages)}
-        now_s = self._loop.time()
-        for b in sorted(range(len(self.servers.all)), key=lambda b: self.view.inflight[b]):
-            if self.servers.out(b, now_s):
-                continue
-            try:
-                count = (await self.servers[b].node.ask("/tokenize", body)).get("count")
-                if isinstance(count, int) and count > 0:
-                    return count
-            except (LiveError, AttributeError):
-                pass
-            break
+        usable = [b for b in range(len(self.servers.all)) if not self.servers.out(b, self._loop.time())]
+        grown = 0 < talk.context_tokens == talk.prefix_tokens(ask)
+        if usable and not grown:
+            body = {"prompt": ask.prompt} if ask.messages is None else {"messages": list(ask.messages)}
+            node = self.servers[min(usable, key=lambda b: self.view.inflight[b])].node
+            with suppress(LiveError, AttributeError):
+                found = (await node.ask("/tokenize", body)).get("count")
+                if isinstance(found, int) and found > 0:
+                    return found
         return talk.estimate(ask)
 
     def _failed(self, i: int, b: int, error: LiveError) -> None:

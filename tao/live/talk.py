@@ -27,7 +27,7 @@ class Talk:
     prompt: Sequence[int] | str | None = None  # likewise of its last completion
     context_tokens: int = 0
     chars: int = 0  # of that context
-    chars_per_token: float = CHARS_PER_TOKEN
+    chars_per_token: float = 0.0  # 0: no server has counted yet
     pieces: int = 0  # of the answer so far
     canceled: str = ""  # why
 
@@ -46,7 +46,8 @@ class Talk:
 
     def estimate(self, ask: Ask) -> int:
         """Tokens of a request that no server has counted."""
-        return max(1, self.context_tokens + round((_chars(ask) - self.chars) / self.chars_per_token))
+        more = (_chars(ask) - self.chars) / (self.chars_per_token or CHARS_PER_TOKEN)
+        return max(1, self.context_tokens + round(more))
 
     def remember(self, ask: Ask, reply: Reply, context_tokens: int) -> None:
         """The conversation now ends with this answer."""
@@ -59,8 +60,8 @@ class Talk:
         else:
             self.prompt = [*(ask.prompt or ()), *(reply.token_ids or ())]
         if self.chars:
-            newest = max(self.chars / context_tokens, 0.1)
-            self.chars_per_token += NEWEST * (newest - self.chars_per_token)
+            newest, known = max(self.chars / context_tokens, 0.1), self.chars_per_token
+            self.chars_per_token = known + NEWEST * (newest - known) if known else newest
 
 
 def _chars(ask: Ask) -> int:
