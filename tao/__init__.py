@@ -6,8 +6,8 @@
 """
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from tao import explain
 from tao.library import load, snapshot_names
 from tao.model import (
     CacheNote,
@@ -22,9 +22,13 @@ from tao.model import (
     ToolCall,
     Value,
 )
-from tao.planners import PLANNERS, plan
-from tao.simulator import simulate
-from tao.warmup import ready
+
+if TYPE_CHECKING:
+    from tao import explain
+    from tao.live.connection import connect
+    from tao.planners import PLANNERS, plan
+    from tao.simulator import simulate
+    from tao.warmup import ready
 
 __version__ = "0.1.0"
 
@@ -42,6 +46,7 @@ __all__ = [
     "ToolCall",
     "Value",
     "compare",
+    "connect",
     "explain",
     "load",
     "measure",
@@ -54,8 +59,16 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """These bring pandas in, so they are imported when first asked for."""
-    homes = {"compare": "comparisons", "measure": "metrics", "sweep": "sweeps"}
+    """These bring numba, pandas or the network in, so they are imported when first asked for."""
+    homes = {"PLANNERS": "planners", "plan": "planners", "simulate": "simulator", "ready": "warmup"}
+    homes |= {"compare": "comparisons", "connect": "live", "measure": "metrics", "sweep": "sweeps"}
+    if name == "explain":
+        return import_module("tao.explain")
     if name in homes:
         return getattr(import_module(f"tao.{homes[name]}"), name)
     raise AttributeError(f"module 'tao' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """For completion, which would miss what is not imported yet."""
+    return sorted({*globals(), *__all__})

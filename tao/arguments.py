@@ -76,6 +76,7 @@ def parser() -> argparse.ArgumentParser:
     _add_runs(commands)
     _add_bench(commands)
     _add_serve(commands)
+    _add_doctor(commands)
     _add(
         commands,
         "lab",
@@ -220,6 +221,26 @@ def _add_serve(commands: Any) -> None:
     sub.add_argument("--max-num-queued-reqs", type=int, default=0, metavar="N", help="refuse more (503)")
     sub.add_argument("--keep-alive-s", type=float, default=10.0, metavar="S", help="comments in idle streams")
     sub.add_argument("--fault", action="append", default=[], dest="faults", metavar="JSON", help="see below")
+
+
+def _add_doctor(commands: Any) -> None:
+    sub = _add(
+        commands,
+        "doctor",
+        "what vLLM servers are, and what to change in how they are started",
+        "each server gets a few short requests\n\n"
+        "keys of --json, a row per server: node, version, model, KV tokens, block (its tokens), seen,\n"
+        "lost prefix (tokens that a turn cannot find again), freed after (a client has left), clock lag,\n"
+        "change; of one that does not answer: node, change",
+    )
+    sub.add_argument("urls", nargs="*", metavar="URL", help="addresses (default: those in $TAO_NODES)")
+    _add_node(sub)
+    _add_json(sub)
+
+
+def _add_node(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--key-env", metavar="NAME", help="variable that holds the API key")
+    sub.add_argument("--ca", metavar="FILE", help="certificate of a private authority")
 
 
 def _add(commands: Any, name: str, text: str, epilog: str = "") -> argparse.ArgumentParser:

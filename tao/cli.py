@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from importlib.util import find_spec
 from typing import Any
 
-from tao import arguments, bench, codec, experiments, explain, library, output, planners
+from tao import arguments, bench, codec, experiments, explain, library, live_commands, output, planners
 from tao.comparisons import Comparison, compare
 from tao.metrics import METRICS, measure
 from tao.model import InputError, Params, Plan, Snapshot
@@ -274,23 +274,6 @@ def _lab(args: argparse.Namespace) -> None:
     raise SystemExit(subprocess.run(command).returncode)
 
 
-def _serve(args: argparse.Namespace) -> None:
-    if missing := [name for name in ("uvicorn", "pydantic", "prometheus_client") if find_spec(name) is None]:
-        raise InputError(f"{missing[0]} is not installed here; pip install 'tao-scheduler[live]'")
-    from tao.live.double.serve import Deployment, Plan
-
-    options = {f.name: getattr(args, f.name) for f in fields(Plan)} | {"faults": tuple(args.faults)}
-    with Deployment(Plan(**options)) as deployment:
-        print(f"SIMULATED vLLM {args.version} on {len(deployment.urls)} ports; stop with Ctrl-C")
-        print("\n".join(deployment.urls), flush=True)
-        try:
-            deployment.wait()
-        except KeyboardInterrupt:
-            print("stopped")
-            return
-    raise InputError("the simulated servers ended by themselves; see the lines above and start them again")
-
-
 def _params(args: argparse.Namespace) -> Params:
     changes: dict[str, Any] = {}
     types = {f.name: type(f.default) for f in fields(Params)}
@@ -342,7 +325,7 @@ RUN: dict[str, Callable[[argparse.Namespace], None]] = {
     "compare": _compare,
     "bench": _bench,
     "lab": _lab,
-    "serve": _serve,
+    **live_commands.RUN,
 }
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, TypeVar
 
 from tao import checks
-from tao.live.client import Client
-from tao.live.faults import LiveError
+from tao.live.client import ASK_S, Client
+from tao.live.faults import LiveError, one_line
 from tao.live.loop import Call
 from tao.live.metrics_page import Load
 from tao.live.stream import count
@@ -22,6 +23,7 @@ Messages = Sequence[dict[str, Any]]
 
 FREED_S = 2.0  # ours: how long a server may take to notice that a client is gone
 LOOK_S = 0.05  # ours: between two looks while waiting for that
+MAX_NAME = 80  # ours: characters of a server's name for itself that are shown
 TALK: Messages = (  # templates of reasoning models drop earlier thoughts, and with them the cached prefix
     {"role": "user", "content": "List the files."},
     {"role": "assistant", "content": "<think>\nls will do.\n</think>\n\nDone: a.txt, b.txt"},
@@ -38,11 +40,19 @@ class Probed:
     url: str
     client: Client | None
     models: tuple[str, ...] = ()
+    version: str | None = None
     reason: str = ""
 
 
-def probe(urls: Sequence[str], timeout_s: float = 1.0, **options: Any) -> list[Probed]:
+def probe(
+    urls: Sequence[str],
+    timeout_s: float = 1.0,
+    on_live: Callable[[], object] | None = None,
+    **options: Any,
+) -> list[Probed]:
     """Ask all addresses at once for their models; the options are those of `Client`. Close what comes back.
+
+    `on_live` is called at each that answers, in the loop's thread.
 
     >>> probe([])
     []
@@ -52,13 +62,12 @@ def probe(urls: Sequence[str], timeout_s: float = 1.0, **options: Any) -> list[P
     checks.unique([client.name for client in clients], "node")
     found: list[Probed] = []
     try:
-        calls = [client.models(timeout_s) for client in clients]
+        calls = [client.begin(_look, client, timeout_s, on_live) for client in clients]
         for client, call in zip(clients, calls, strict=True):
             try:
-                names = tuple(str(model["id"]) for model in call.result())
-                found.append(Probed(str(client.url), client, names))
+                found.append(Probed(str(client.url), client, *call.result()))
             except LiveError as error:
-                found.append(Probed(str(client.url), None, (), _why(client, error)))
+                found.append(Probed(str(client.url), None, reason=_why(client, error)))
     finally:
         kept = [each.client for each in found] if len(found) == len(clients) else []
         for client in clients:
@@ -67,10 +76,37 @@ def probe(urls: Sequence[str], timeout_s: float = 1.0, **options: Any) -> list[P
     return found
 
 
+async def _look(
+    client: Client, timeout_s: float, on_live: Callable[[], object] | None
+) -> tuple[tuple[str, ...], str | None]:
+    """Models and version, asked for at the same time."""
+    version = asyncio.ensure_future(_version(client, timeout_s))
+    try:
+        names = tuple(str(model["id"]) for model in await client.models(timeout_s))
+        if on_live:
+            on_live()
+        return names, await version
+    finally:
+        version.cancel()
+
+
+async def _version(client: Client, within_s: float = ASK_S) -> str | None:
+    try:
+        async with asyncio.timeout(within_s):
+            answer = await client.ask("/version")
+    except (LiveError, TimeoutError):
+        return None
+    version = answer.get("version") if isinstance(answer, dict) else None
+    return one_line(version)[:MAX_NAME] if isinstance(version, str) else None
+
+
 def _why(client: Client, error: LiveError) -> str:
+    reason = error.reason if error.status is None else f"status {error.status}: {error.reason}"
+    if error.status in (401, 403):
+        return f"{reason}; give its API key as key_env"
     if error.status is None and "BINDER_LAUNCH_HOST" in os.environ and client.url.port not in (80, 443):
-        return f"{error}; only ports 80 and 443 leave Binder"
-    return str(error)
+        return f"{reason}; on Binder, only ports 80 and 443 leave here"
+    return reason
 
 
 @dataclass(frozen=True)
@@ -87,13 +123,20 @@ class Capabilities:
     request_ids: bool  # it repeats ours
     kv_events: bool
 
+    def older_than(self, minor: int) -> bool:
+        """Whether it is a release of vLLM before 0.`minor`; no if it does not tell."""
+        found = re.match(r"(\d{1,4})\.(\d{1,4})", self.version or "")
+        return found is not None and (int(found[1]), int(found[2])) < (0, minor)
+
     def seen(self) -> dict[str, bool]:
-        """What a server may or may not tell, and whether this one does."""
+        """What a server may or may not do or tell, and whether this one does."""
         return {
+            "prefix caching": bool(self.load.prefix_caching),
             "cached tokens": self.cached_tokens,
             "own times": self.own_times,
             "request ids": self.request_ids,
             "KV events": self.kv_events,
+            "session ids": self.version is not None and not self.older_than(29),
         }
 
 
@@ -106,10 +149,9 @@ async def _capabilities(client: Client) -> Capabilities:
     model = (await client.models())[0]
     lag_s = model["created"] + 0.5 - time.time() if count(model.get("created")) else 0.0
     reply = await client.chat([{"role": "user", "content": "Hi"}], max_tokens=1)
-    version = await _or_none(client.ask("/version"))
     return Capabilities(
-        version=str(version["version"]) if isinstance(version, dict) and "version" in version else None,
-        model=model["id"],
+        version=await _version(client),
+        model=one_line(model["id"])[:MAX_NAME],
         max_model_len=count(model.get("max_model_len")),
         load=await _or_none(client.metrics()) or Load(),
         clock_lag_s=lag_s,
@@ -177,13 +219,25 @@ async def _wait(client: Client, running: bool) -> float | None:
     return None
 
 
-def doctor(clients: Sequence[Client]) -> list[dict[str, str]]:
+class Checkup(list[dict[str, str]]):
+    """A row per node; shown as a table for each."""
+
+    def __repr__(self) -> str:
+        tables = []
+        for row in self:
+            width = max(map(len, row))
+            lines = (f"  {name:{width}}  {answer}" for name, answer in row.items() if name != "node")
+            tables.append("\n".join([row["node"], *lines]))
+        return "\n\n".join(tables) or "no node"
+
+
+def doctor(clients: Sequence[Client]) -> Checkup:
     """A row per node: what it is, and what to change in how it is started; costs a few short requests.
 
     >>> doctor([])
-    []
+    no node
     """
-    return [call.result() for call in [client.begin(_examine, client) for client in clients]]
+    return Checkup(call.result() for call in [client.begin(_examine, client) for client in clients])
 
 
 async def _examine(client: Client) -> dict[str, str]:
@@ -212,15 +266,17 @@ def _or_unknown(x: float | None, form: str, unit: str = "") -> str:
 
 def advice(able: Capabilities, lost: int | None = None, freed_s: float | None = None) -> list[str]:
     """What to change so that TAO sees all it can use; the options are vLLM's."""
-    load = able.load
+    load, old = able.load, able.older_than(29)
+    mute = not (able.own_times or able.older_than(26))  # before, it had no such option
     found = {
         "add --enable-prefix-caching": load.prefix_caching is False,
         "add --enable-prompt-tokens-details (cached tokens are unknown)": not able.cached_tokens,
-        "add --enable-per-request-metrics (its own times are unknown)": not able.own_times,
+        "add --enable-per-request-metrics (its own times are unknown)": mute,
         "let /metrics through (its KV capacity is unknown)": load.kv_tokens is None,
         f"start {load.engines} servers instead of one that hides {load.engines} engines": load.engines > 1,
         "keep thoughts in the history, or turn them off (chat_template_kwargs)": bool(lost),
         "update vLLM (it goes on when a client is gone)": freed_s == float("inf"),
+        "update vLLM to 0.29 (own times since 0.26, queue limits, sessions in KV events)": old,
         "set its clock": abs(able.clock_lag_s) > 2,
     }
     return [what for what, needed in found.items() if needed]

@@ -8,8 +8,22 @@
 >>> panel.close()
 """
 
+from typing import TYPE_CHECKING
+
 from tao.panels.base import Panel, guard
 from tao.panels.snapshot import SnapshotPanel
 from tao.panels.stepper import Stepper
 
-__all__ = ["Panel", "SnapshotPanel", "Stepper", "guard"]
+if TYPE_CHECKING:
+    from tao.panels.secret import KeyPanel
+
+__all__ = ["KeyPanel", "Panel", "SnapshotPanel", "Stepper", "guard"]
+
+
+def __getattr__(name: str) -> object:
+    """This one needs the extra `live`."""
+    if name == "KeyPanel":
+        from tao.panels.secret import KeyPanel
+
+        return KeyPanel
+    raise AttributeError(f"module 'tao.panels' has no attribute {name!r}")

@@ -16,15 +16,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
-
-import uvicorn
+from typing import TYPE_CHECKING
 
 from tao.checks import InputError, shown
-from tao.live.double.app import Server
-from tao.live.double.jobs import Settings
-from tao.live.double.text import FolderTokenizer, PieceTokenizer, read_replies
 from tao.profiles import PROFILES, Profile
+
+if TYPE_CHECKING:  # the child alone pays for these
+    import uvicorn
+
+    from tao.live.double.app import Server
 
 HEADER_BYTES = 64 * 1024  # longest request line and headers together
 DYING_S = 3.0  # a real server answers so long after its engine is gone, /health with 503
@@ -84,6 +84,10 @@ class Plan:
 
     def servers(self) -> Callable[[], list[Server]]:
         """What makes the servers, inside the loop that serves them; raises `InputError` before."""
+        from tao.live.double.app import Server
+        from tao.live.double.jobs import Settings
+        from tao.live.double.text import FolderTokenizer, PieceTokenizer, read_replies
+
         profile = PROFILES.get(self.profile) or Profile.from_json(self.profile)
         if self.version not in VERSIONS:
             raise InputError(f"version {shown(self.version)}; it must be one of {', '.join(VERSIONS)}")
@@ -112,19 +116,12 @@ class Plan:
         return lambda: [Server(profile, settings, tokenizer, replies, key) for _ in range(self.nodes)]
 
 
-class _Uvicorn(uvicorn.Server):
-    """A server that leaves signals to the deployment."""
-
-    def capture_signals(self) -> Any:
-        return contextlib.nullcontext()
-
-
 class Node:
     """One server on one port, which can go away and come back."""
 
     def __init__(self, app: Server, host: str, port: int) -> None:
         self.app, self.host, self.port = app, host, port
-        self._server: _Uvicorn | None = None
+        self._server: uvicorn.Server | None = None
         self._task: asyncio.Task[None] | None = None
         self._listen()
 
@@ -134,6 +131,8 @@ class Node:
         return f"http://{'127.0.0.1' if self.host in ('0.0.0.0', '::') else self.host}:{self.port}"
 
     def _listen(self) -> None:
+        import uvicorn
+
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -153,7 +152,8 @@ class Node:
             access_log=False,
             timeout_graceful_shutdown=1,
         )
-        self._server = _Uvicorn(config)
+        self._server = uvicorn.Server(config)
+        self._server.capture_signals = contextlib.nullcontext  # type: ignore[assignment]  # ours to handle
         self._task = asyncio.ensure_future(self._server.serve([listener]))
 
     async def stop(self) -> None:
@@ -211,13 +211,14 @@ async def serve(plan: Plan, tell: Callable[[list[str]], None], until: asyncio.Ev
 
 
 class Deployment:
-    """A simulated deployment in a child process: `urls`, `stop`, or use it in a `with` block.
+    """A simulated deployment in a child process: `plan`, `urls`, `stop`, or use it in a `with` block.
 
-    The API key, if any, goes to the child by its environment. Raises `InputError` if it cannot start.
+    The API key, if any, goes to the child by its environment. Raises `InputError` if it cannot start: the
+    child checks the plan, so that this process needs none of what serving does.
     """
 
     def __init__(self, plan: Plan) -> None:
-        plan.servers()
+        self.plan = plan
         command = [sys.executable, "-m", "tao.live.double.serve", json.dumps(vars(plan))]
         # A session of its own: Ctrl-C and a notebook's interrupt reach the parent alone.
         self._child = subprocess.Popen(
