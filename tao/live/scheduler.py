@@ -37,6 +37,7 @@ class Scheduler(LiveHost):
         super().__init__(servers, policy, params, options)
         self.requests = 0  # sent so far
         self.retries = 0
+        self.first_tokens: list[tuple[int, int, int, int, int]] = []  # session, turn, node, when, after
         self._fresh: list[int] = []  # sessions that no worker has taken yet
         self._room = 0  # of the book of tools, calls per kind
         self._own = self.view.kinds.number("agent", None)  # its own code, between an answer and a tool
@@ -239,6 +240,8 @@ class Scheduler(LiveHost):
         if talk.pieces == 1:
             self._stamp()
             self._first_token(i, b)
+            after_ps = self.now_ps - self._arrived_ps[i]
+            self.first_tokens.append((i, int(self.view.turn[i]), b, self.now_ps, after_ps))
             self._tell()
             self._poke()
 
