@@ -5,7 +5,8 @@
     python notebooks/execute.py 00_start_here    only this one
 
 Normal form: executed in order, no widget state, no ids of widgets, no versions, no times. The static picture
-of a panel stays (its bytes may differ between machines and are not compared).
+of a panel stays (its bytes may differ between machines and are not compared). A cell that begins with
+`# measured` prints what differs from run to run, and is not compared either.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
+MEASURED = "# measured"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
@@ -74,8 +76,9 @@ def _normal_output(output: NotebookNode, count: int) -> NotebookNode:
 
 
 def numbers(notebook: NotebookNode) -> list[list[str]]:
-    """The numbers that each cell printed, to four digits; pictures do not count."""
-    return [[_four_digits(text) for text in _NUMBER.findall(_printed(cell))] for cell in notebook.cells]
+    """The numbers that each cell printed, to four digits; pictures and measurements do not count."""
+    printed = ("" if cell.source.startswith(MEASURED) else _printed(cell) for cell in notebook.cells)
+    return [[_four_digits(text) for text in _NUMBER.findall(each)] for each in printed]
 
 
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
