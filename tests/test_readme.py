@@ -18,7 +18,7 @@ BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
 
 
 def test_the_examples_run_and_print_what_they_say(capsys):
-    first, second, _live = (text for language, text in BLOCKS if language == "python")
+    first, second, *_live = (text for language, text in BLOCKS if language == "python")
     exec(compile(first, "README.md", "exec"), {})
     assert "# 16791 13624" in first
     assert capsys.readouterr().out.startswith("16791 13624\n")

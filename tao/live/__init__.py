@@ -6,9 +6,9 @@ _HOMES = dict.fromkeys(("Client", "watch"), "client")
 _HOMES |= dict.fromkeys(("Connection", "connect"), "connection")
 _HOMES |= dict.fromkeys(("Failed", "LiveError", "Retryable"), "faults")
 _HOMES |= dict.fromkeys(("doctor", "probe"), "nodes")
-_HOMES |= {"Reply": "stream", "Plan": "double.serve"}
 _HOMES |= dict.fromkeys(("Run", "run"), "runs")
 _HOMES |= dict.fromkeys(("Ask", "Function", "Program", "Sleep", "replay"), "agents")
+_HOMES |= {"Reply": "stream", "Plan": "double.serve"}
 
 
 def __getattr__(name: str) -> object:

@@ -84,9 +84,9 @@ class Loop:
                 lag.worst_s = max(lag.worst_s, late)
 
     @contextmanager
-    def lag(self) -> Iterator[Lag]:
+    def lag(self, watched: Lag | None = None) -> Iterator[Lag]:
         """Watch how late the loop is, up to the last beat, while it matters; for use in the loop itself."""
-        watched = Lag()
+        watched = watched or Lag()
         if not self._lags:
             self._usual_s = sys.getswitchinterval()
             sys.setswitchinterval(min(self._usual_s, SWITCH_S))

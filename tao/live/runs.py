@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import threading
 import time
+import weakref
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -45,7 +47,8 @@ class Run:
         self._params = params
         self._loop = loop.acquire()
         self._scheduler: Scheduler | None = None
-        self._main: Call[History] | None = None
+        self._main: Call[None] | None = None
+        self._lag = loop.Lag()
 
     def __repr__(self) -> str:
         state = "over" if self.done else "under way"
@@ -57,8 +60,12 @@ class Run:
         """Start it; once."""
         servers = self._here(servers_of(self.clients, kv_tokens, subtract_others=subtract_others))
         self._scheduler = self._here(self._make(servers))
-        self._main = self._loop.begin(self._play(agents, stay))
+        ended = threading.Event()
+        self._main = self._loop.begin(
+            _play(self._loop, self._scheduler, self.clients, agents, stay, self._lag, ended)
+        )
         self._main.then(loop.release)
+        self._end = weakref.finalize(self, _stop_dropped, self._loop, self._scheduler, ended)
 
     def _here(self, work: Coroutine[Any, Any, T]) -> T:
         """A short piece of work, done in the loop's thread."""
@@ -72,20 +79,6 @@ class Run:
     async def _make(self, servers: Servers) -> Scheduler:
         return Scheduler(servers, self._made, self._params, self.options)
 
-    async def _play(self, agents: Mapping[str, Agent], stay: bool) -> History:
-        scheduler = self._scheduler
-        assert scheduler
-        index = {client: b for b, client in enumerate(self.clients)}
-        looks = watch(self.clients, lambda client: scheduler.saw(index[client], client.load, client.fault))
-        try:
-            with self._loop.lag() as lag:
-                await scheduler.main(agents, stay)
-        finally:
-            for look in looks:
-                look.cancel()
-            scheduler.history.settings = self._settings(scheduler) | {"loop_lag_s": lag.worst_s}
-        return scheduler.history
-
     def _settings(self, scheduler: Scheduler) -> dict[str, Any]:
         capacities = [server.capacity_tokens for server in scheduler.servers.all]
         return self.settings | {
@@ -98,6 +91,7 @@ class Run:
             "speedup": self.options.rate,
             "requests": scheduler.requests,
             "retries": scheduler.retries,
+            "loop_lag_s": self._lag.worst_s,
         }
 
     # --- its end ------------------------------------------------------------------------------
@@ -115,11 +109,13 @@ class Run:
             if until_s is not None and time.monotonic() > until_s:
                 raise TimeoutError(f"the run is not over after {timeout_s:g} s")
             time.sleep(0.02)  # not `result`, which would cancel the run with this cell
-        return self._main.result()
+        self._main.result()
+        return self.history
 
     def __await__(self) -> Generator[Any, None, History]:
         assert self._main
-        return self._main.__await__()
+        yield from self._main.__await__()
+        return self.history
 
     def then(self, do: Callable[[], object]) -> None:
         """Call that once it is over, in whichever thread that is."""
@@ -130,12 +126,7 @@ class Run:
         """End it, and everything it has begun; returns the record so far."""
         if not self.done:
             self._tell(lambda scheduler: scheduler.stop())
-        try:
-            return self.wait(STOP_S)
-        except TimeoutError:
-            assert self._main
-            self._main.cancel()
-            raise
+        return self.wait(STOP_S)
 
     # --- while it goes on ---------------------------------------------------------------------
 
@@ -196,6 +187,40 @@ class Run:
         `at_s`: when its first token came; `ttft_s`: so long after the request's arrival at the scheduler.
         """
         return self._tell(lambda scheduler: list(_first_token_rows(scheduler, since)))
+
+
+async def _play(
+    running: loop.Loop,
+    scheduler: Scheduler,
+    clients: Sequence[Client],
+    agents: Mapping[str, Agent],
+    stay: bool,
+    lag: loop.Lag,
+    ended: threading.Event,
+) -> None:
+    """The run itself, which must not hold what a user holds of it."""
+    index = {client: b for b, client in enumerate(clients)}
+    looks = watch(clients, lambda client: scheduler.saw(index[client], client.load, client.fault))
+    try:
+        with running.lag(lag):
+            await scheduler.main(agents, stay)
+    finally:
+        for look in looks:
+            look.cancel()
+        ended.set()
+
+
+def _stop_dropped(running: loop.Loop, scheduler: Scheduler, ended: threading.Event) -> None:
+    """Nobody holds the run any more, or Python ends: so does the run."""
+    if ended.is_set():
+        return
+
+    async def stop() -> None:
+        scheduler.stop()
+
+    running.begin(stop())
+    if not running.is_here():
+        ended.wait(STOP_S)
 
 
 def run(

@@ -74,10 +74,9 @@ class Scheduler(LiveHost):
 
     async def _shut(self) -> None:
         """Stop everything; the accounts are closed by the sessions themselves."""
-        self._fresh.clear()
         for task in self._beside:
             task.cancel()
-        for i in self._live():
+        for i in [*self._fresh, *self._live()]:
             self.cancel(i, "the run was stopped")
         sessions = [talk.task for talk in self.talks if talk.task]
         await asyncio.gather(*sessions, *self._beside, return_exceptions=True)
@@ -122,6 +121,7 @@ class Scheduler(LiveHost):
             self._drop(i, f"{'' if isinstance(error, LiveError) else type(error).__name__ + ': '}{error}")
         finally:
             self._loop.call_soon(self._ended)
+            self._changed = True  # there is more room now
             self._poke()
 
     def _ended(self) -> None:
