@@ -41,6 +41,7 @@ class Scheduler(LiveHost):
         self._fresh: list[int] = []  # sessions that no worker has taken yet
         self._room = 0  # of the book of tools, calls per kind
         self._own = self.view.kinds.number("agent", None)  # its own code, between an answer and a tool
+        self._make_room()  # the kernels look into the book for the kind of whoever acts
 
     def submit(self, agents: Mapping[str, Agent]) -> None:
         """Add sessions; raises `InputError` if an id is taken or there are too many."""
