@@ -156,6 +156,7 @@ class Run:
         self._refuse_if_done()
         params = params or self._params
         made = live_policy(policy, params)
+        self._refuse_if_done()  # compiling takes long
         self._tell(lambda scheduler: scheduler.switch(made, params))
         self._policy, self._made, self._params = policy_name(policy), made, params
 

@@ -96,7 +96,7 @@ def _widgets_of(value: Any, found: dict[str, widgets.Widget]) -> dict[str, widge
     if isinstance(value, list | tuple):
         for item in value:
             _widgets_of(item, found)
-    elif isinstance(value, widgets.Widget) and value.model_id is not None and value.model_id not in found:
+    elif isinstance(value, widgets.Widget) and value.comm is not None and value.model_id not in found:
         found[value.model_id] = value
         _widgets_of(list(value.trait_values().values()), found)
     return found

@@ -147,7 +147,8 @@ class LivePanel(Panel):
             self._nodes, self._sessions = self.run.nodes(), self.run.sessions()
             if done and self._over is None:
                 self._over = self.run.history
-        self._render()
+        if self._over or self.view.value != "Cache":  # a copy of the record, five times a second, is too much
+            self._render()
 
     def text(self) -> str:
         """The panel in plain text."""
@@ -172,7 +173,7 @@ class LivePanel(Panel):
         """Stop the run, close the widgets, and let go of the connection, which is closed if it is our own."""
         self._updates.close()
         try:
-            if self.run:
+            if self.run and not self.run.done:
                 self.run.stop()
         finally:
             self.run = None
@@ -221,7 +222,10 @@ class LivePanel(Panel):
         if len(set(self._policies)) > 1:
             return ["The policy was switched during the run, so no simulation of one policy is beside it."]
         if self.simulated is None:
-            self.simulated = self._simulate(self.submitted, history)
+            try:
+                self.simulated = self._simulate(self.submitted, history)
+            except InputError as error:
+                return [f"Nothing is simulated beside it: {error}."]
         table = run_words.compared(history, self.simulated, self.banner)
         known = (
             f"Simulated with the profile {self.simulated.settings['profile']}, all sessions from the start."
