@@ -130,7 +130,7 @@ def test_the_live_notebook_says_where_it_ran() -> None:
     assert "SIMULATED: 2 nodes" in printed
     pictured = [output.data for output in outputs(notebook) if "image/png" in output.get("data", {})]
     assert all(data["text/plain"].startswith("SIMULATED: ") for data in pictured)
-    assert "10 of 10 sessions done" in pictured[0]["text/plain"]
+    assert "12 of 12 sessions done" in pictured[0]["text/plain"]
 
 
 def test_running_live_cells_again_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from tao.charts import style
 MOST = 1_000  # ours: marks of a chart that is drawn while a run goes on; the latest ones
 PLOT = 400, 190  # px
 SIZE = 500, 330  # px of a card with such a chart, its title, axes and legend
+MARGIN = 1.05  # of the axes beyond the outermost mark
 LETTERS = 76  # of the small print, per line
 FIELDS = "x", "y", "kind", "words"
 FIRST, LATER = "first turn of a session", "later turn"
@@ -105,7 +106,9 @@ def _points(
     diagonal: bool = False,
 ) -> alt.LayerChart:
     """Marks from the parameter `name`; what they show, and on what servers, stands above them."""
-    ends = [alt.Scale(domain=[0, alt.ExprRef(f"{name}.{axis}")], nice=False) for axis in ("x", "y")]
+    ends = [
+        alt.Scale(domain=[0, alt.ExprRef(f"{MARGIN} * {name}.{axis}")], nice=False) for axis in ("x", "y")
+    ]
     x, y = (
         alt.X("x:Q", title=titles[0], scale=ends[0], axis=alt.Axis(tickCount=6)),
         alt.Y("y:Q", title=titles[1], scale=ends[1], axis=alt.Axis(tickCount=5)),

@@ -230,7 +230,7 @@ class LivePanel(Panel):
         known = (
             f"Simulated with the profile {self.simulated.settings['profile']}, all sessions from the start."
         )
-        return [table.text(), " ".join([known, *self.simulated.notes])]
+        return [table.text(), " ".join([known, *run_words.sentences(self.simulated.notes)])]
 
     def _simulate(self, work: Workload, history: History) -> History:
         return simulate(

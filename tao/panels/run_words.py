@@ -28,8 +28,12 @@ def progress(policy: str, sessions: Rows, requests: int, over: History | None) -
     said = f"{policy}: {', '.join([done, *parts])}; {requests:,} answers begun"
     if over is None:
         return f"Under way. {said}."
-    notes = "".join(f" {note[0].upper()}{note[1:]}." for note in over.notes)
-    return f"Over after {over.end_ps / PS_PER_S:.1f} s. {said}.{notes}"
+    return " ".join([f"Over after {over.end_ps / PS_PER_S:.1f} s. {said}.", *sentences(over.notes)])
+
+
+def sentences(notes: Sequence[str]) -> list[str]:
+    """The notes of a run as sentences."""
+    return [f"{note[0].upper()}{note[1:]}." for note in notes]
 
 
 def nodes(rows: Rows, banner: str) -> Table:
@@ -48,7 +52,7 @@ def nodes(rows: Rows, banner: str) -> Table:
         )
         for row in rows
     ]
-    return Table(f"{_mode(banner)}: load of each node", columns, body)
+    return Table(f"{_mode(banner)}: load of each node, that of others by its last report", columns, body)
 
 
 def sessions(rows: Rows, banner: str) -> Table:

@@ -48,7 +48,7 @@ def test_it_ran_and_says_what_is_simulated(ran: Any) -> None:
         assert ran.locator(f"[data-mime-type='application/vnd.jupyter.{kind}']").count() == 0
     assert ran.locator(f"{PANEL} .tao-banner").inner_text().startswith("SIMULATED: 2 nodes")
     assert "SIMULATED: first tokens" in ran.locator(f"{PANEL} svg.marks").first.inner_text()
-    assert marks(ran) == 40
+    assert marks(ran) == 72
     picture(ran, "over")
 
 
