@@ -103,6 +103,14 @@ def test_a_cell_that_writes_to_stderr_fails(tmp_path: Path) -> None:
         execute.run(loud, tmp_path)
 
 
+def test_a_busy_machine_may_be_mentioned_where_something_is_measured(tmp_path: Path) -> None:
+    loud = f"import sys; print({execute.BUSY + ' with 10'!r}, file=sys.stderr)"
+    again = execute.normalize(execute.run(notebook_of(f"# measured\n{loud}"), tmp_path))
+    assert outputs(again) == []
+    with pytest.raises(RuntimeError, match="keep up"):
+        execute.run(notebook_of(loud), tmp_path)
+
+
 def test_a_changed_number_is_found_and_a_changed_last_digit_is_not() -> None:
     def printed(text: str) -> NotebookNode:
         notebook = notebook_of("...", "...")
