@@ -230,7 +230,7 @@ class LivePanel(Panel):
         known = (
             f"Simulated with the profile {self.simulated.settings['profile']}, all sessions from the start."
         )
-        return [table.text(), " ".join([known, *run_words.sentences(self.simulated.notes)])]
+        return [table.text(), " ".join([known, *run_words.left_out(self.simulated)])]
 
     def _simulate(self, work: Workload, history: History) -> History:
         return simulate(
@@ -249,18 +249,18 @@ class LivePanel(Panel):
         names = [
             name for name, make in POLICIES.items() if not getattr(make(self._params), "sees_tools", False)
         ]
-        style = {"description_width": "82px"}
+        style = {"description_width": "initial"}
         self.policy = widgets.Dropdown(
-            options=names, value="tao", description="Policy", style=style, layout={"width": "260px"}
+            options=names, value="tao", description="Policy", style=style, layout={"width": "220px"}
         )
         self.fields = {
             name: (widgets.BoundedFloatText if name == "max_seconds" else widgets.BoundedIntText)(
-                value=value, min=1, max=most, description=words, style=style, layout={"width": "180px"}
+                value=value, min=1, max=most, description=words, style=style, layout={"width": "170px"}
             )
             for name, (words, value, most) in FIELDS.items()
         }
         presses = {"Submit": self._on_submit, "Stop": self._on_stop, "Switch policy": self._on_switch}
-        self.buttons = {name: widgets.Button(description=name, layout={"width": "112px"}) for name in presses}
+        self.buttons = {name: widgets.Button(description=name, layout={"width": "104px"}) for name in presses}
         for name, press in presses.items():
             self.buttons[name].on_click(press)
         self.view = widgets.ToggleButtons(
@@ -278,7 +278,7 @@ class LivePanel(Panel):
             widgets.HTML(layout={"min_width": "0"}) for _ in range(4)
         )
         lists = widgets.VBox(
-            [self.node_table, self.session_table], layout={"flex": "1 1 420px", "min_width": "0"}
+            [self.node_table, self.session_table], layout={"flex": "1 1 320px", "min_width": "0"}
         )
         self._stepper = widgets.VBox()
         boxes = (

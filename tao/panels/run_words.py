@@ -36,9 +36,14 @@ def sentences(notes: Sequence[str]) -> list[str]:
     return [f"{note[0].upper()}{note[1:]}." for note in notes]
 
 
+def left_out(simulated: History) -> list[str]:
+    """Which sessions a simulation did not have."""
+    return sentences([note for note in simulated.notes if note.startswith("left out")])
+
+
 def nodes(rows: Rows, banner: str) -> Table:
     """A row per node: its room, what our sessions hold of it, and whose requests it works on."""
-    columns = "node", "KV tokens", "held", "sessions", "requests", "of others", "served", "state"
+    columns = "node", "KV tokens", "held", "sessions", "requests", "others'", "state"
     body = [
         (
             row["node"],
@@ -47,12 +52,11 @@ def nodes(rows: Rows, banner: str) -> Table:
             row["sessions"],
             row["requests"],
             "unknown" if row["others"] is None else f"{row['others']:,}",
-            row["served"],
             row["fault"] or ("left out for now" if row["out"] else "works"),
         )
         for row in rows
     ]
-    return Table(f"{_mode(banner)}: load of each node, that of others by its last report", columns, body)
+    return Table(f"{_mode(banner)}: load of each node; others' requests by its last report", columns, body)
 
 
 def sessions(rows: Rows, banner: str) -> Table:

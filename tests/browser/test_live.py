@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_start_here import press, settle, violations
+from browsing import press, settle, violations
 
 pytestmark = pytest.mark.browser
 
@@ -28,7 +28,7 @@ def ran(open_notebook: Callable[[str], Any], run_all: Callable[[], None]) -> Any
 
 def status(page: Any) -> str:
     """What the status line says."""
-    return str(page.locator(PANEL).get_by_role("status").first.inner_text())
+    return str(page.locator(PANEL).get_by_role("status").first.text_content())
 
 
 def marks(page: Any) -> int:
@@ -47,8 +47,8 @@ def test_it_ran_and_says_what_is_simulated(ran: Any) -> None:
     assert ran.locator("[data-mime-type='application/vnd.jupyter.error']").count() == 0
     said = ran.locator("[data-mime-type='application/vnd.jupyter.stderr']").all_inner_texts()
     assert all("cannot keep up" in text for text in said)
-    assert ran.locator(f"{PANEL} .tao-banner").inner_text().startswith("SIMULATED: 2 nodes")
-    assert "SIMULATED: first tokens" in ran.locator(f"{PANEL} svg.marks").first.inner_text()
+    assert ran.locator(f"{PANEL} .tao-banner").text_content().startswith("SIMULATED: 2 nodes")
+    assert "SIMULATED: first tokens" in ran.locator(f"{PANEL} svg.marks").first.text_content()
     assert marks(ran) == 72
     picture(ran, "over")
 
@@ -56,7 +56,7 @@ def test_it_ran_and_says_what_is_simulated(ran: Any) -> None:
 def test_a_run_is_drawn_while_it_goes_on_and_stops_by_the_keyboard(ran: Any) -> None:
     panel = ran.locator(PANEL)
     turns = panel.get_by_role("spinbutton", name="Turns each")
-    turns.fill("40")
+    turns.fill("10")
     turns.press("Enter")
     press(ran, "Submit")
     panel.get_by_text("Under way").wait_for()
