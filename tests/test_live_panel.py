@@ -20,7 +20,7 @@ from tao.live import Ask, Plan, Sleep, connect
 from tao.panels import LivePanel, run_words, updates
 from tao.policies import POLICIES
 from tao.profiles import PS_PER_S
-from tao.workloads import WORKLOADS, Task, Turn, Workload
+from tao.workloads import Task, Turn, Workload
 
 PLAN = Plan(nodes=2, kv_tokens=8_192, speedup=40)
 SLOW = Workload(  # nobody sees its end
@@ -178,17 +178,19 @@ def test_stop_ends_what_is_under_way_and_more_can_be_submitted_before(slow):
     assert first.done
     assert slow.history.failed == dict.fromkeys(range(10), "the run was stopped")
     assert all(row["requests"] == row["held_tokens"] == 0 for row in slow._nodes)
+    assert all(row["others"] is None for row in slow._nodes)
     assert "Over after" in slow.status.value
     assert slow.submitted.ids == [f"s{k}" for k in range(10)]
     slow.view.value = "Simulator"
     assert "sessions done" in slow.beside.value
+    assert "10 sessions did not come to their end in the run" in slow.beside.value
 
 
 def test_a_policy_is_switched_under_way_and_then_nothing_is_simulated_beside(slow):
     slow.switch("sticky")
     slow.submit(**QUICK | {"max_seconds": 80_000})
     slow.policy.value = "vllm_rr"
-    slow.buttons["Switch policy"].click()
+    slow.buttons["Switch"].click()
     slow.stop()
     assert slow.history.settings["policy"] == "vllm_rr"
     assert "sticky then vllm_rr" in slow.status.value
@@ -226,19 +228,20 @@ def test_ones_own_sessions_run_too(panel):
     assert "own code" in panel.beside.value
 
 
-def test_what_cannot_be_is_refused_in_words(panel, connection):
+def test_what_cannot_be_is_refused_in_words(panel, slow, connection):
     assert set(panel.policy.options) < set(POLICIES)
     with pytest.raises(InputError, match="here it may be"):
         panel.switch("oracle")
     with pytest.raises(InputError, match="no field 'worker'"):
         panel.submit(worker=3)
+    fresh = LivePanel(connection, "swe")
     with pytest.raises(InputError, match="it may be swe-lite"):
-        LivePanel(connection, "swe").submit()
-    small = WORKLOADS["swe-lite"](tasks=2)
-    with pytest.raises(InputError, match=r"has 2; ask for fewer"):
-        LivePanel(connection, small).submit(sessions=3)
+        fresh.submit()
     with pytest.raises(InputError, match="nothing has been submitted"):
-        LivePanel(connection).wait()
+        fresh.wait()
+    fresh.close()
+    with pytest.raises(InputError, match=r"has 12; ask for fewer"):
+        slow.submit(sessions=13)
 
 
 def test_an_error_of_a_press_is_seen(panel, monkeypatch):
@@ -254,15 +257,14 @@ def test_an_error_of_a_press_is_seen(panel, monkeypatch):
 
 def test_nothing_is_left_behind(connection):
     before = left()
-    for _ in range(2):
-        panel = LivePanel(connect("", plan=PLAN))
-        panel.submit(**QUICK | {"turns": 30})
-        while not panel._firsts:
-            time.sleep(0.02)
-            panel.refresh()
-        assert left()[1] - before[1]
-        panel.close()  # and with it goes the last who knew the connection
-        panel.close()
+    panel = LivePanel(connect("", plan=PLAN))
+    panel.submit(**QUICK | {"turns": 30})
+    while not panel._firsts:
+        time.sleep(0.02)
+        panel.refresh()
+    assert left()[1] - before[1]
+    panel.close()  # and with it goes the last who knew the connection
+    panel.close()
     until = time.monotonic() + 5
     while more_than(before) and time.monotonic() < until:
         time.sleep(0.05)

@@ -145,8 +145,9 @@ class LivePanel(Panel):
             done = self.run.done  # before the rest: what comes after belongs to the next time
             self._firsts += self.run.first_tokens(len(self._firsts))
             self._nodes, self._sessions = self.run.nodes(), self.run.sessions()
-            if done and self._over is None:
-                self._over = self.run.history
+            if done:
+                self._over = self._over or self.run.history
+                self._nodes = [row | {"others": None} for row in self._nodes]  # nobody looks any more
         if self._over or self.view.value != "Cache":  # a copy of the record, five times a second, is too much
             self._render()
 
@@ -227,10 +228,7 @@ class LivePanel(Panel):
             except InputError as error:
                 return [f"Nothing is simulated beside it: {error}."]
         table = run_words.compared(history, self.simulated, self.banner)
-        known = (
-            f"Simulated with the profile {self.simulated.settings['profile']}, all sessions from the start."
-        )
-        return [table.text(), " ".join([known, *run_words.left_out(self.simulated)])]
+        return [table.text(), run_words.caveats(history, self.simulated)]
 
     def _simulate(self, work: Workload, history: History) -> History:
         return simulate(
@@ -259,7 +257,7 @@ class LivePanel(Panel):
             )
             for name, (words, value, most) in FIELDS.items()
         }
-        presses = {"Submit": self._on_submit, "Stop": self._on_stop, "Switch policy": self._on_switch}
+        presses = {"Submit": self._on_submit, "Stop": self._on_stop, "Switch": self._on_switch}
         self.buttons = {name: widgets.Button(description=name, layout={"width": "104px"}) for name in presses}
         for name, press in presses.items():
             self.buttons[name].on_click(press)
@@ -274,9 +272,10 @@ class LivePanel(Panel):
     def _lay_out(self) -> None:
         self.firsts = Figure(charts.first_tokens([], self.banner), "firsts", SIZE)
         self.credit = Figure(charts.cache_credit([], self.banner), "credit", SIZE)
-        self.node_table, self.session_table, self.beside, self.credit_words = (
-            widgets.HTML(layout={"min_width": "0"}) for _ in range(4)
+        self.node_table, self.session_table, self.beside = (
+            widgets.HTML(layout={"min_width": "0"}) for _ in range(3)
         )
+        self.credit_words = widgets.HTML(layout={"min_width": "0", "flex": "1 1 320px"})
         lists = widgets.VBox(
             [self.node_table, self.session_table], layout={"flex": "1 1 320px", "min_width": "0"}
         )

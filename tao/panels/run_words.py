@@ -36,9 +36,12 @@ def sentences(notes: Sequence[str]) -> list[str]:
     return [f"{note[0].upper()}{note[1:]}." for note in notes]
 
 
-def left_out(simulated: History) -> list[str]:
-    """Which sessions a simulation did not have."""
-    return sentences([note for note in simulated.notes if note.startswith("left out")])
+def caveats(history: History, simulated: History) -> str:
+    """How the simulation beside a run was made, and where the two are not of the same sessions."""
+    said = [f"Simulated with the profile {simulated.settings['profile']}, all sessions from the start."]
+    if ended := len(history.session_ids) - len(history.finished_ps):
+        said.append(f"{ended:,} sessions did not come to their end in the run; the simulation goes on to it.")
+    return " ".join(said + sentences([note for note in simulated.notes if note.startswith("left out")]))
 
 
 def nodes(rows: Rows, banner: str) -> Table:
