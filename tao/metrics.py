@@ -28,7 +28,7 @@ METRICS = {
     "decode_tok_s_makespan": "output tokens per second of all nodes over the whole run",
     "total_completion_s": "seconds until the last session is done",
     "prefix_hit_rate": "share of prompt tokens found in the engine's cache (recomputation after preemption "
-    "does not count as a prompt)",
+    "does not count as a prompt; null, as for all that needs hits: a live server did not tell them)",
     "prefix_hit_rate_with_recompute": "share of prompt tokens and tokens computed again after preemption "
     "that did not have to be computed; what a preempted request finds of its own is no hit",
     "credit_realized": "share of the cache credit promised at placements that the engine then found in its "
@@ -58,7 +58,7 @@ _CACHING, _UNUSED = 3, 4
 
 
 def measure(history: History) -> dict[str, float | None]:
-    """All `METRICS` of one run; None where there is nothing to average.
+    """All `METRICS` of one run; None where there is nothing to average, or a server did not tell.
 
     >>> import tao
     >>> values = measure(tao.simulate("swe-lite", "sticky", nodes=1, workers=1, tasks=1))
@@ -78,7 +78,7 @@ def _columns(history: History) -> Any:
 
 def _times(history: History, turns: Any) -> dict[str, float | None]:
     ttft, wait = turns.first_token_ps - turns.arrived_ps, turns.scheduled_ps - turns.arrived_ps
-    warm = _warm(turns)
+    warm, known = _warm(turns), bool(_known(turns).all())
     lasted = [history.finished_ps[i] - history.started_ps[i] for i in history.finished_ps]
     at_engines = np.bincount(
         turns.node, turns.finished_ps - turns.submitted_ps, minlength=len(history.node_ids)
@@ -89,8 +89,8 @@ def _times(history: History, turns: Any) -> dict[str, float | None]:
         "ttft_s": _mean_s(ttft),
         "ttft_engine_s": _mean_s(turns.first_token_ps - turns.submitted_ps),
         "pool_wait_s": _mean_s(turns.submitted_ps - turns.arrived_ps),
-        "wait_warm_s": _mean_s(wait[warm]),
-        "wait_cold_s": _mean_s(wait[~warm]),
+        "wait_warm_s": _mean_s(wait[warm]) if known else None,
+        "wait_cold_s": _mean_s(wait[~warm]) if known else None,
         "tool_end_to_first_token_s": _mean_s(ttft[turns.turn > 0]),
         "total_completion_s": history.end_ps / PS_PER_S,
         "node_imbalance": None if uneven is None else uneven - 1.0,
@@ -98,7 +98,8 @@ def _times(history: History, turns: Any) -> dict[str, float | None]:
 
 
 def _tokens(history: History, turns: Any) -> dict[str, float | None]:
-    prompt, hits = float(turns.prompt_tokens.sum()), float(turns.hit_tokens.sum())
+    prompt = float(turns.prompt_tokens.sum())
+    hits = None if (turns.hit_tokens < 0).any() else float(turns.hit_tokens.sum())
     promised = np.maximum(turns.promised_tokens, 0)
     answered = turns.prompt_tokens + turns.output_tokens
     live = turns.prompt_tokens * (turns.finished_ps - turns.arrived_ps).astype(float)
@@ -111,7 +112,7 @@ def _tokens(history: History, turns: Any) -> dict[str, float | None]:
         "decode_tok_s_makespan": _ratio(float(turns.output_tokens.sum()) * PS_PER_S, history.end_ps),
         "prefix_hit_rate": _ratio(hits, prompt),
         "prefix_hit_rate_with_recompute": _ratio(hits, prompt + float(turns.recomputed_tokens.sum())),
-        "credit_realized": _ratio(float(np.minimum(turns.hit_tokens, promised).sum()), float(promised.sum())),
+        "credit_realized": _ratio(_found(turns, promised), float(promised.sum())),
         "preemptions": float(turns.preemptions.sum()),
         "migrations": float(((session[1:] == session[:-1]) & (node[1:] != node[:-1])).sum()),
         "capacity_over_live": _ratio(capacity * history.end_ps, float(live.sum())),
@@ -130,6 +131,18 @@ def _decisions(history: History) -> dict[str, float | None]:
         "fallback_share": _ratio(float((plans[:, FALLBACK] != 0).sum()), count),
         "dropped_share": _ratio(float(((verdicts != PAUSED) & (verdicts != OK)).sum()), proposed),
     }
+
+
+def _found(turns: Any, promised: Any) -> float | None:
+    """What was found of the credit promised; None if a server did not tell."""
+    told = (turns.hit_tokens >= 0) | (promised == 0)
+    return float(np.minimum(turns.hit_tokens, promised)[promised > 0].sum()) if told.all() else None
+
+
+def _known(turns: Any) -> npt.NDArray[np.bool_]:
+    """Of which requests one can say whether they were warm: the server told, or there was nothing to find."""
+    known: npt.NDArray[np.bool_] = (turns.hit_tokens >= 0) | (turns.reusable_tokens == 0)
+    return known
 
 
 def _warm(turns: Any) -> npt.NDArray[np.bool_]:
@@ -160,17 +173,17 @@ def _mean_s(times_ps: Any) -> float | None:
     return float(times_ps.mean()) / PS_PER_S if len(times_ps) else None
 
 
-def _ratio(a: float, b: float) -> float | None:
-    return a / b if b else None
+def _ratio(a: float | None, b: float) -> float | None:
+    return a / b if b and a is not None else None
 
 
 def waits(history: History) -> pd.DataFrame:
     """Who waited: one row per tenth of context size and warm or cold, to see who starves.
 
     `decile` 1 holds the tenth of all turns with the smallest prompts (up to `most_tokens`; equal prompts are
-    in the same one). `cache` is "warm" or "cold" as in `METRICS`. Seconds of wait in pool and engine queue
-    (`wait_...`) and until the first token (`ttft_...`), each as mean and 95th percentile. Rows without turns
-    are left out.
+    in the same one). `cache` is "warm" or "cold" as in `METRICS`, or "unknown" where a live server did not
+    tell. Seconds of wait in pool and engine queue (`wait_...`) and until the first token (`ttft_...`), each
+    as mean and 95th percentile. Rows without turns are left out.
 
     >>> import tao
     >>> table = waits(tao.simulate("swe-lite", "tao", nodes=1, workers=4, tasks=4))
@@ -185,7 +198,7 @@ def waits(history: History) -> pd.DataFrame:
         {
             "decile": decile + 1,
             "most_tokens": edges[decile],
-            "cache": np.where(_warm(turns), "warm", "cold"),
+            "cache": np.where(_known(turns), np.where(_warm(turns), "warm", "cold"), "unknown"),
             "wait": (turns.scheduled_ps - turns.arrived_ps) / PS_PER_S,
             "ttft": (turns.first_token_ps - turns.arrived_ps) / PS_PER_S,
         }
@@ -215,7 +228,8 @@ def costs(history: History) -> pd.DataFrame:
     up to more than a node holds (only with preemptions, or prompts of several steps) all of it is scaled
     down, moment by moment. So no term is negative and the five sum to capacity x nodes x seconds. What
     requests hold is then right to half a percent of all memory; where many are preempted it is up to six
-    percent too high, as their wait for room counts as held.
+    percent too high, as their wait for room counts as held. All is nan where a live server did not tell
+    what it had cached.
 
     >>> import tao
     >>> table = costs(tao.simulate("swe-lite", "tao", nodes=1, workers=2, tasks=2))
@@ -223,6 +237,8 @@ def costs(history: History) -> pd.DataFrame:
     (True, 1.0)
     """
     turns = _columns(history)
+    if (turns.hit_tokens < 0).any():
+        return pd.DataFrame({"term": list(TERMS), "token_s": np.nan, "share": np.nan})
     shared = int(turns.hit_tokens[turns.turn == 0].max(initial=0))  # else a first turn finds nothing
     capacity = history.settings["capacity_tokens"]
     used = np.zeros(len(TERMS))

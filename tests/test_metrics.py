@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import time
 from itertools import pairwise
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tao.cluster import Cluster
-from tao.history import PAUSED, History, TurnRow
+from tao.history import PAUSED, History, Rows, TurnRow
 from tao.metrics import METRICS, TERMS, costs, measure, steady_window, waits
 from tao.model import Params
 from tao.policies import POLICIES
@@ -397,3 +398,72 @@ def test_costs_are_close_to_what_nodes_really_held(policy, capacity, error):
     assert (
         used["caching"] <= idle + 140 / capacity + error
     )  # the shared prefix is set aside, not in the cache
+
+
+# Live runs: unknown is not 0
+
+NEED_HITS = {"wait_warm_s", "wait_cold_s", "prefix_hit_rate", "prefix_hit_rate_with_recompute"}
+
+
+def untold(history, which):
+    """The same run if the server had not told the hits of these turns."""
+    array = history.turn_rows.array.copy()
+    array[which, TurnRow._fields.index("hit_tokens")] = -1
+    return dataclasses.replace(history, turn_rows=Rows(len(TurnRow._fields), array))
+
+
+@pytest.fixture(scope="module")
+def some_run():
+    return simulate("swe-lite", "tao", nodes=1, workers=4, tasks=4, capacity_tokens=30_000)
+
+
+@given(data=st.data())
+@settings(max_examples=30, deadline=None)
+def test_what_a_server_did_not_tell_makes_a_metric_unknown_and_no_other(some_run, data):
+    count = len(some_run.turn_rows)
+    which = sorted(data.draw(st.sets(st.integers(0, count - 1), min_size=1, max_size=5)))
+    turns = some_run.turns
+    unknown = set(NEED_HITS)
+    if all(turns[k].reusable_tokens == 0 for k in which):  # nothing to find: cold, whatever it says
+        unknown -= {"wait_warm_s", "wait_cold_s"}
+    if any(turns[k].promised_tokens > 0 for k in which):
+        unknown.add("credit_realized")
+    told, found = measure(some_run), measure(untold(some_run, which))
+    assert all(told[name] is not None for name in NEED_HITS | {"credit_realized"})
+    assert found == told | dict.fromkeys(unknown)
+
+
+def test_who_waited_warm_or_cold_is_unknown_where_the_server_did_not_tell(some_run):
+    which = [k for k, turn in enumerate(some_run.turns) if turn.reusable_tokens][:7]
+    before, after = waits(some_run), waits(untold(some_run, which))
+    assert set(before["cache"]) == {"cold", "warm"}
+    assert after[after["cache"] == "unknown"]["turns"].sum() == len(which)
+    assert after["turns"].sum() == before["turns"].sum()
+    assert costs(untold(some_run, which[:1]))[["token_s", "share"]].isna().all(axis=None)
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_a_run_in_which_nothing_came_of_anything_has_no_averages(nodes):
+    names = [f"n{b}" for b in range(nodes)]
+    history = History({"nodes": nodes, "capacity_tokens": 500}, ["a", "b"], names)
+    history.started_ps, history.failed = {0: 5}, {0: "the run was stopped", 1: "refused"}
+    for end_ps in (0, PS_PER_S):
+        history.end_ps = end_ps
+        values = measure(history)
+        counts = {"pauses", "preemptions", "migrations", "planner_calls", "total_completion_s"}
+        empty = {name for name in METRICS if values[name] is None}
+        assert set(METRICS) - empty - counts <= {"decode_tok_s", "decode_tok_s_makespan", "plans_per_s"}
+        assert all(values[name] in (0.0, 1.0) for name in set(METRICS) - empty)
+        assert len(waits(history)) == 0
+        assert costs(history)["token_s"].sum() == 500 * nodes * end_ps / PS_PER_S
+
+
+def test_failed_sessions_count_with_the_turns_they_had():
+    history = by_hand()
+    del history.finished_ps[0]
+    history.failed[0] = "canceled"
+    values, whole = measure(history), measure(by_hand())
+    assert values["task_latency_s"] == 2.0
+    assert {k: v for k, v in values.items() if "task_latency" not in k and "decode" not in k} == {
+        k: v for k, v in whole.items() if "task_latency" not in k and "decode" not in k
+    }

@@ -103,6 +103,14 @@ def test_a_cell_that_writes_to_stderr_fails(tmp_path: Path) -> None:
         execute.run(loud, tmp_path)
 
 
+def test_a_busy_machine_may_be_mentioned_where_something_is_measured(tmp_path: Path) -> None:
+    loud = f"import sys; print({execute.BUSY + ' with 10'!r}, file=sys.stderr)"
+    again = execute.normalize(execute.run(notebook_of(f"# measured\n{loud}"), tmp_path))
+    assert outputs(again) == []
+    with pytest.raises(RuntimeError, match="keep up"):
+        execute.run(notebook_of(loud), tmp_path)
+
+
 def test_a_changed_number_is_found_and_a_changed_last_digit_is_not() -> None:
     def printed(text: str) -> NotebookNode:
         notebook = notebook_of("...", "...")
@@ -112,6 +120,42 @@ def test_a_changed_number_is_found_and_a_changed_last_digit_is_not() -> None:
     assert execute.changed_cells(printed("credit 16,791 of 8"), printed("credit 16,791 of 8")) == []
     assert execute.changed_cells(printed("0.123412"), printed("0.123409")) == []
     assert execute.changed_cells(printed("credit 16,791"), printed("credit 13,624")) == [2]
+
+
+def test_what_was_measured_may_differ() -> None:
+    def printed(source: str, text: str) -> NotebookNode:
+        notebook = notebook_of(source)
+        notebook.cells[0].outputs = [v4.new_output("stream", text=text)]
+        return notebook
+
+    for source, changed in (("# measured\nprint(x)", []), ("print(x)  # measured", [1])):
+        assert execute.changed_cells(printed(source, "1.5 s"), printed(source, "1.6 s")) == changed
+
+
+def test_the_live_notebook_says_where_it_ran() -> None:
+    notebook = execute.read(FOLDER / "09_live.ipynb")
+    printed = "".join(output.get("text", "") for output in outputs(notebook))
+    assert "SIMULATED: 2 nodes" in printed
+    pictured = [output.data for output in outputs(notebook) if "image/png" in output.get("data", {})]
+    assert all(data["text/plain"].startswith("SIMULATED: ") for data in pictured)
+    assert "12 of 12 sessions done" in pictured[0]["text/plain"]
+
+
+def test_running_live_cells_again_leaves_nothing_behind(tmp_path: Path) -> None:
+    cells = (
+        "import tao\nfrom tao.live import Plan\n"
+        "connection = tao.connect('', plan=Plan(nodes=1, kv_tokens=8192, speedup=40))",
+        "from tao.panels import LivePanel\npanel = LivePanel(connection)\n"
+        "panel.submit(sessions=2, turns=30)\npanel.show()",
+        "import psutil, threading\nfrom ipywidgets.widgets import widget\nthis = psutil.Process()\n"
+        "print(len(widget._instances), len(this.children()), len(this.net_connections('tcp')) < 30,\n"
+        "      sum(each.name == 'tao-live' for each in threading.enumerate()))",
+    )
+    again = execute.run(notebook_of(*cells * 3), tmp_path)
+    counts = [output.text for output in outputs(again) if output.get("name") == "stdout"]
+    assert len(counts) == 3
+    assert len(set(counts)) == 1, counts
+    assert counts[0].endswith(" 1 True 1\n")
 
 
 def test_running_a_panel_cell_again_leaks_no_widget(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from tao.live.scheduler import Scheduler
 from tao.live.servers import Servers, servers_of
 from tao.model import Params
 from tao.policies import REASONING, TOOL, WAITING, Compiled, Policy
+from tao.profiles import PS_PER_S
 from tao.simulator import PolicyLike, make_policy, policy_name
 from tao.workloads import Task, Turn, Workload
 
@@ -122,6 +123,11 @@ class Run:
         yield from self._main.__await__()
         return self.history
 
+    def then(self, do: Callable[[], object]) -> None:
+        """Call that once it is over, in whichever thread that is."""
+        assert self._main
+        self._main.then(do)
+
     def stop(self) -> History:
         """End it, and everything it has begun; returns the record so far."""
         if not self.done:
@@ -156,6 +162,7 @@ class Run:
         self._refuse_if_done()
         params = params or self._params
         made = live_policy(policy, params)
+        self._refuse_if_done()  # compiling takes long
         self._tell(lambda scheduler: scheduler.switch(made, params))
         self._policy, self._made, self._params = policy_name(policy), made, params
 
@@ -187,6 +194,13 @@ class Run:
     def nodes(self) -> list[dict[str, Any]]:
         """A row per node: room, what of it our sessions hold, requests of ours and of others, faults."""
         return self._tell(lambda scheduler: list(_node_rows(scheduler)))
+
+    def first_tokens(self, since: int = 0) -> list[dict[str, Any]]:
+        """A row per answer that has begun, in that order, without the first `since` of them.
+
+        `at_s`: when its first token came; `ttft_s`: so long after the request's arrival at the scheduler.
+        """
+        return self._tell(lambda scheduler: list(_first_token_rows(scheduler, since)))
 
 
 async def _play(
@@ -333,6 +347,17 @@ def _session_rows(scheduler: Scheduler) -> Iterable[dict[str, Any]]:
             "turn": int(view.turn[i]),
             "tool": tool.name if tool else "",
             "failure": history.failed.get(i, ""),
+        }
+
+
+def _first_token_rows(scheduler: Scheduler, since: int) -> Iterable[dict[str, Any]]:
+    for i, turn, b, at_ps, after_ps in scheduler.first_tokens[since:]:
+        yield {
+            "session": scheduler.talks[i].id,
+            "turn": turn,
+            "node": scheduler.view.node_ids[b],
+            "at_s": at_ps / PS_PER_S,
+            "ttft_s": after_ps / PS_PER_S,
         }
 
 

@@ -38,9 +38,11 @@ class Scheduler(LiveHost):
         self.requests = 0  # sent so far
         self.retries = 0
         self.sent: dict[tuple[int, int], tuple[int, int | None]] = {}  # by session and turn: see `_credit`
+        self.first_tokens: list[tuple[int, int, int, int, int]] = []  # session, turn, node, when, after
         self._fresh: list[int] = []  # sessions that no worker has taken yet
         self._room = 0  # of the book of tools, calls per kind
         self._own = self.view.kinds.number("agent", None)  # its own code, between an answer and a tool
+        self._make_room()  # the kernels look into the book for the kind of whoever acts
 
     def submit(self, agents: Mapping[str, Agent]) -> None:
         """Add sessions; raises `InputError` if an id is taken or there are too many."""
@@ -254,6 +256,8 @@ class Scheduler(LiveHost):
         if talk.pieces == 1:
             self._stamp()
             self._first_token(i, b)
+            after_ps = self.now_ps - self._arrived_ps[i]
+            self.first_tokens.append((i, int(self.view.turn[i]), b, self.now_ps, after_ps))
             self._tell()
             self._poke()
 

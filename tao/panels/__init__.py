@@ -8,6 +8,7 @@
 >>> panel.close()
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from tao.panels.base import Panel, guard
@@ -15,15 +16,15 @@ from tao.panels.snapshot import SnapshotPanel
 from tao.panels.stepper import Stepper
 
 if TYPE_CHECKING:
+    from tao.panels.live import LivePanel
     from tao.panels.secret import KeyPanel
 
-__all__ = ["KeyPanel", "Panel", "SnapshotPanel", "Stepper", "guard"]
+__all__ = ["KeyPanel", "LivePanel", "Panel", "SnapshotPanel", "Stepper", "guard"]
 
 
 def __getattr__(name: str) -> object:
-    """This one needs the extra `live`."""
-    if name == "KeyPanel":
-        from tao.panels.secret import KeyPanel
-
-        return KeyPanel
+    """These need the extra `live`."""
+    homes = {"KeyPanel": "secret", "LivePanel": "live"}
+    if name in homes:
+        return getattr(import_module(f"tao.panels.{homes[name]}"), name)
     raise AttributeError(f"module 'tao.panels' has no attribute {name!r}")

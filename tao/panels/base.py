@@ -84,12 +84,19 @@ class Panel:
         return bundle if png is None else bundle | {"image/png": png}
 
 
+def wrapped(*children: widgets.Widget) -> widgets.Box:
+    """Side by side as far as there is room."""
+    return widgets.Box(
+        children, layout={"flex_flow": "row wrap", "grid_gap": "6px 8px", "align_items": "flex-start"}
+    )
+
+
 def _widgets_of(value: Any, found: dict[str, widgets.Widget]) -> dict[str, widgets.Widget]:
     """Every widget reachable from `value` (children, layouts, styles), by model id."""
     if isinstance(value, list | tuple):
         for item in value:
             _widgets_of(item, found)
-    elif isinstance(value, widgets.Widget) and value.model_id is not None and value.model_id not in found:
+    elif isinstance(value, widgets.Widget) and value.comm is not None and value.model_id not in found:
         found[value.model_id] = value
         _widgets_of(list(value.trait_values().values()), found)
     return found

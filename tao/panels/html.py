@@ -17,6 +17,9 @@ STYLE = """<style>
 @container (min-width: 1080px) { .tao-panel .tao-two { min-height: 37px; }
   .tao-panel .tao-three { min-height: 55px; } }
 .tao-panel .tao-status { font-size: 15px; font-weight: 600; min-height: 21px; }
+.tao-panel .tao-banner { border-radius: 4px; padding: 3px 8px; font-weight: 600;
+  color: #1F2328; background: #E69F00; }
+.tao-panel .tao-banner.tao-live { color: white; background: #0072B2; }
 .tao-panel .tao-error { border-left: 5px solid #D55E00; padding-left: 8px; }
 .tao-panel .tao-card, .tao-panel .tao-scroll { overflow: auto; box-sizing: border-box;
   border: 1px solid var(--jp-border-color1, #bdbdbd); border-radius: 4px; }
@@ -30,6 +33,12 @@ STYLE = """<style>
 .tao-panel .number { text-align: right; font-variant-numeric: tabular-nums; }
 .tao-panel tr.chosen { background: var(--jp-layout-color2, #eeeeee); }
 </style>"""
+
+
+def banner(text: str) -> str:
+    """A line that says on what servers a panel works; LIVE ones have another color."""
+    kind = "tao-banner tao-live" if text.startswith("LIVE") else "tao-banner"
+    return f'<div class="{kind}">{escape(text)}</div>'
 
 
 def status(text: str) -> str:

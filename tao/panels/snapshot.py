@@ -12,7 +12,7 @@ import pandas as pd
 from tao import charts, explain, library, planners
 from tao.model import InputError, Params, Plan, Snapshot, Value
 from tao.panels import html, words
-from tao.panels.base import guard
+from tao.panels.base import guard, wrapped
 from tao.panels.figure import Figure
 from tao.panels.stepper import Stepper
 from tao.panels.table import Table
@@ -28,6 +28,7 @@ SHOWN = {
 """The planners that the panel offers, in words."""
 
 BOX_HEIGHT = 176  # px, of each box with a table
+TITLE_HEIGHT = 24  # px
 LIST_WIDTHS = 380, 330, 330  # px, at least: comparison, admitted, deferred
 
 
@@ -36,6 +37,7 @@ class SnapshotPanel(Stepper):
 
     Without `snapshots` it shows those of the package, constructed ones first. `snapshot`, `plan` (of the
     planner chosen) and `plans` are plain objects; set `step` and `planner` to drive the panel from Python.
+    `banner`: what stands above the figure, such as where the snapshots were taken.
 
     >>> panel = SnapshotPanel()
     >>> panel.planner = "short_first"
@@ -45,8 +47,12 @@ class SnapshotPanel(Stepper):
     """
 
     def __init__(
-        self, snapshots: Sequence[tuple[str, Snapshot]] | None = None, params: Params | None = None
+        self,
+        snapshots: Sequence[tuple[str, Snapshot]] | None = None,
+        params: Params | None = None,
+        banner: str = "",
     ) -> None:
+        self.banner = banner
         self.snapshots = tuple(packaged() if snapshots is None else snapshots)
         super().__init__(len(self.snapshots), "Snapshot")
         self.params = params or Params()
@@ -96,7 +102,10 @@ class SnapshotPanel(Stepper):
 
     def chart(self) -> alt.HConcatChart:
         """The figure as a chart of its own."""
-        return charts.node_bars(self._bars())
+        return self._titled(charts.node_bars(self._bars()))
+
+    def _titled(self, chart: alt.HConcatChart) -> alt.HConcatChart:
+        return chart.properties(title=self.banner) if self.banner else chart
 
     def text(self) -> str:
         """The panel in plain text: snapshot, decision, every table, and why no plan can do better."""
@@ -113,8 +122,9 @@ class SnapshotPanel(Stepper):
     def _lay_out(self) -> None:
         nodes = max(len(snapshot.nodes) for _, snapshot in self.snapshots)
         rows = max(2 * len(snapshot.nodes) + len(snapshot.pool) for _, snapshot in self.snapshots)
-        chart = charts.node_bars(self._bars(), nodes, rows)
-        self.figure = Figure(chart, "bars", charts.node_bars_size(nodes))
+        chart = self._titled(charts.node_bars(self._bars(), nodes, rows))
+        width, height = charts.node_bars_size(nodes)
+        self.figure = Figure(chart, "bars", (width, height + (TITLE_HEIGHT if self.banner else 0)))
         self.origin, self.guarantee = widgets.HTML(), widgets.HTML()
         self.lists = [
             widgets.HTML(layout={"flex": f"1 1 {width}px", "min_width": "0"}) for width in LIST_WIDTHS
@@ -122,10 +132,10 @@ class SnapshotPanel(Stepper):
         self.lists[0].add_class("tao-narrow")
         self.root.children = [
             widgets.HTML(html.STYLE, layout={"display": "none"}),
-            _wrapped(self.controls, self.toggle),
+            wrapped(self.controls, self.toggle),
             self.origin,
             widgets.VBox([self.status, self.error, self.guarantee]),
-            _wrapped(self.figure.widget, *self.lists),
+            wrapped(self.figure.widget, *self.lists),
         ]
 
     def _render(self) -> None:
@@ -167,9 +177,3 @@ def packaged() -> list[tuple[str, Snapshot]]:
     """The snapshots that come with the package: constructed ones first, then the recorded ones in order."""
     recorded = [name for name in library.snapshot_names() if name not in library.PRESETS]
     return [(name, library.load(name)) for name in (*library.PRESETS, *recorded)]
-
-
-def _wrapped(*children: widgets.Widget) -> widgets.Box:
-    return widgets.Box(
-        children, layout={"flex_flow": "row wrap", "grid_gap": "6px 8px", "align_items": "flex-start"}
-    )

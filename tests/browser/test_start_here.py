@@ -7,10 +7,10 @@ from typing import Any
 
 import nbformat
 import pytest
+from browsing import PANEL, press, settle, violations
 
 pytestmark = pytest.mark.browser
 
-PANEL = ".tao-panel"
 NOTEBOOK = "00_start_here.ipynb"
 
 v4: Any = nbformat.v4
@@ -37,12 +37,6 @@ def panel(ran: Any) -> Any:
     return ran.locator(PANEL)
 
 
-def press(page: Any, name: str) -> None:
-    """Press a button of the panel with the keyboard."""
-    page.locator(PANEL).get_by_role("button", name=name, exact=True).focus()
-    page.keyboard.press("Enter")
-
-
 def wait_for_step(page: Any, step: int) -> None:
     """Wait until the figure shows what the panel says about the step."""
     page.wait_for_function(
@@ -53,18 +47,6 @@ def wait_for_step(page: Any, step: int) -> None:
         arg=step,
     )
     settle(page)
-
-
-def settle(page: Any) -> None:
-    """Wait until the panel has not changed for a fifth of a second."""
-    page.evaluate(
-        """() => new Promise(done => {
-            let timer = setTimeout(done, 200);
-            const watch = new MutationObserver(() => { clearTimeout(timer); timer = setTimeout(done, 200); });
-            watch.observe(document.querySelector('.tao-panel'),
-                          {subtree: true, childList: true, attributes: true, characterData: true});
-        })"""
-    )
 
 
 def spoken(page: Any) -> list[str]:
@@ -83,16 +65,6 @@ def drawn(page: Any) -> list[str]:
     )
     marks = page.locator(f"{PANEL} svg.marks [aria-roledescription='bar']")
     return [*texts, *marks.evaluate_all("marks => marks.map(mark => mark.outerHTML)")]
-
-
-def violations(page: Any) -> list[str]:
-    """Serious and critical findings of axe inside the panel."""
-    from axe_playwright_python.sync_playwright import Axe
-
-    found = Axe().run(page, context=PANEL).response["violations"]
-    return [
-        f"{v['id']}: {v['nodes'][0]['html'][:200]}" for v in found if v["impact"] in ("serious", "critical")
-    ]
 
 
 def test_an_untrusted_copy_shows_the_picture_before_any_run(fresh: Any) -> None:
