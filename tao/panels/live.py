@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -53,8 +53,7 @@ class LivePanel(Panel):
 
     Without `connection` it connects by itself (`tao.connect`). `workload`: a name or a `Workload`; each
     Submit takes its next sessions, and of each the first turns. `profile`: what the simulator takes the
-    servers for. `connection`, `run` and `history` are plain objects. Raises `InputError` where `tao.connect`
-    does.
+    servers for. `kv_events`: as in `tao.live.run`. Raises `InputError` where `tao.connect` does.
     """
 
     def __init__(
@@ -64,9 +63,10 @@ class LivePanel(Panel):
         *,
         profile: str | Profile = DEFAULT_PROFILE,
         params: Params | None = None,
+        kv_events: Sequence[str] = (),
     ) -> None:
         super().__init__()
-        self._owned = connection is None
+        self._owned, self._kv_events = connection is None, kv_events
         self.connection = connect() if connection is None else connection
         self.banner = self.connection.banner
         self.run: Run | None = None
@@ -163,8 +163,9 @@ class LivePanel(Panel):
 
     def cached(self) -> str:
         """How well cache credit was estimated, in a few sentences."""
-        history = self.history
-        return run_words.credit_summary(history) if history else "Nothing has run yet."
+        if not (self.run and self.history):
+            return "Nothing has run yet."
+        return f"{run_words.credit_summary(self.history)} {run_words.residency(self.run.credit())}".strip()
 
     def chart(self) -> alt.LayerChart:
         """The first tokens as a chart of its own."""
@@ -205,9 +206,8 @@ class LivePanel(Panel):
         options = {name: self.fields[name].value for name in ("workers", "max_seconds", "max_requests")}
         options["workers"], options["max_requests"] = int(options["workers"]), int(options["max_requests"])
         policy = str(self.policy.value)
-        begun = run(
-            self.connection, agents, policy, params=self._params, on_change=self._updates.poke, **options
-        )
+        options |= {"params": self._params, "kv_events": self._kv_events, "on_change": self._updates.poke}
+        begun = run(self.connection, agents, policy, **options)
         self._policies, self._over, self._firsts, self.simulated = [policy], None, [], None
         self.run = begun
         self._forget_decisions()

@@ -151,6 +151,22 @@ def credit_summary(history: History) -> str:
     return " ".join(said)
 
 
+def residency(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What the nodes' KV events say of the credit, of `Run.credit` rows; "" where there are none.
+
+    >>> residency([{"credit_tokens": 90, "resident_tokens": 96}, {"credit_tokens": 50, "resident_tokens": 0}])
+    'KV events: of 2 turns sent with credit, 1 had at least as much in the cache of their node.'
+    """
+    known = [row for row in rows if row["resident_tokens"] is not None and row["credit_tokens"]]
+    if not known:
+        return ""
+    kept = sum(row["resident_tokens"] >= row["credit_tokens"] for row in known)
+    return (
+        f"KV events: of {len(known):,} turns sent with credit, {kept:,} had at least as much in the cache of "
+        "their node."
+    )
+
+
 def decisions(history: History, banner: str) -> list[tuple[str, Snapshot]]:
     """The moments at which a planner decided, with what was carried out of it."""
     rows, found = history.decisions, []
