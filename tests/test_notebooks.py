@@ -141,12 +141,12 @@ def test_the_live_notebook_says_where_it_ran() -> None:
     assert "12 of 12 sessions done" in pictured[0]["text/plain"]
 
 
-def test_running_live_cells_again_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_running_cells_again_leaves_nothing_behind(tmp_path: Path) -> None:
     cells = (
-        "import tao\nfrom tao.live import Plan\n"
-        "connection = tao.connect('', plan=Plan(nodes=1, kv_tokens=8192, speedup=40))",
-        "from tao.panels import LivePanel\npanel = LivePanel(connection)\n"
-        "panel.submit(sessions=2, turns=30)\npanel.show()",
+        "import tao\nfrom tao.panels import LivePanel, SnapshotPanel\n"
+        "panel = SnapshotPanel([('mine', tao.load('two_nodes_trap'))])\npanel.show()",
+        "connection = tao.connect('', plan=tao.live.Plan(nodes=1, kv_tokens=8192, speedup=40))",
+        "live = LivePanel(connection)\nlive.submit(sessions=2, turns=30)\nlive.show()",
         "import psutil, threading\nfrom ipywidgets.widgets import widget\nthis = psutil.Process()\n"
         "print(len(widget._instances), len(this.children()), len(this.net_connections('tcp')) < 30,\n"
         "      sum(each.name == 'tao-live' for each in threading.enumerate()))",
@@ -156,15 +156,3 @@ def test_running_live_cells_again_leaves_nothing_behind(tmp_path: Path) -> None:
     assert len(counts) == 3
     assert len(set(counts)) == 1, counts
     assert counts[0].endswith(" 1 True 1\n")
-
-
-def test_running_a_panel_cell_again_leaks_no_widget(tmp_path: Path) -> None:
-    panel = (
-        "import tao\nfrom tao.panels import SnapshotPanel\n"
-        "panel = SnapshotPanel([('mine', tao.load('two_nodes_trap'))])\npanel.show()"
-    )
-    count = "from ipywidgets.widgets import widget\nprint(len(widget._instances))"
-    again = execute.run(notebook_of(*(panel, count) * 3), tmp_path)
-    counts = [output.text for output in outputs(again) if output.get("name") == "stdout"]
-    assert len(counts) == 3
-    assert len(set(counts)) == 1
