@@ -23,7 +23,8 @@ class TurnRow(NamedTuple):
 
     `reusable_tokens` is how much of the prompt repeats the conversation so far. `promised_tokens` is the
     cache credit of the pair when the session was placed for this turn (-1: it was on its node already);
-    `hit_tokens` is what the engine then found in its cache (-1: a live server did not tell).
+    `hit_tokens` is what the engine then found in its cache. In a live run -1 is
+    unknown: hits where a server does not tell, recomputed tokens and preemptions always.
     """
 
     session: int

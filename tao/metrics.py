@@ -100,6 +100,8 @@ def _times(history: History, turns: Any) -> dict[str, float | None]:
 def _tokens(history: History, turns: Any) -> dict[str, float | None]:
     prompt = float(turns.prompt_tokens.sum())
     hits = None if (turns.hit_tokens < 0).any() else float(turns.hit_tokens.sum())
+    preempted = None if (turns.preemptions < 0).any() else float(turns.preemptions.sum())
+    with_recompute = None if preempted is None else hits
     promised = np.maximum(turns.promised_tokens, 0)
     answered = turns.prompt_tokens + turns.output_tokens
     live = turns.prompt_tokens * (turns.finished_ps - turns.arrived_ps).astype(float)
@@ -111,9 +113,11 @@ def _tokens(history: History, turns: Any) -> dict[str, float | None]:
         "decode_tok_s": _steady_rate(history, turns),
         "decode_tok_s_makespan": _ratio(float(turns.output_tokens.sum()) * PS_PER_S, history.end_ps),
         "prefix_hit_rate": _ratio(hits, prompt),
-        "prefix_hit_rate_with_recompute": _ratio(hits, prompt + float(turns.recomputed_tokens.sum())),
+        "prefix_hit_rate_with_recompute": _ratio(
+            with_recompute, prompt + float(turns.recomputed_tokens.sum())
+        ),
         "credit_realized": _ratio(_found(turns, promised), float(promised.sum())),
-        "preemptions": float(turns.preemptions.sum()),
+        "preemptions": preempted,
         "migrations": float(((session[1:] == session[:-1]) & (node[1:] != node[:-1])).sum()),
         "capacity_over_live": _ratio(capacity * history.end_ps, float(live.sum())),
     }
@@ -259,7 +263,9 @@ def _spans(turns: Any, shared: int) -> list[tuple[Any, Any, Any]]:
     lost = np.clip(turns.reusable_tokens - turns.hit_tokens, 0, computed) / computed
     prefill_ps = first - turns.scheduled_ps
     pace = prefill_ps.sum(dtype=float) / max(computed.sum(), 1)
-    again = np.maximum(end - turns.recomputed_tokens * pace, first)  # the answer counts until here
+    again = np.maximum(
+        end - np.maximum(turns.recomputed_tokens, 0) * pace, first
+    )  # the answer counts until here
     context = prompt + turns.output_tokens / 2
     order = np.lexsort((turns.turn, turns.session))
     before, after = order[:-1], order[1:]

@@ -282,7 +282,7 @@ class Scheduler(LiveHost):
             self._ps(reply.sent_s + reply.total_s),
         )
         hit = -1 if reply.cached_tokens is None else reply.cached_tokens
-        self._record_turn(i, b, times, (prompt, min(reusable, prompt), hit, output, 0, 0))
+        self._record_turn(i, b, times, (prompt, min(reusable, prompt), hit, output, -1, -1))
         self._acting(i, self._own, math.nan)
         self._rest(i, last=False)
         talk.remember(ask, reply, prompt + output)
