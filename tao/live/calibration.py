@@ -98,17 +98,17 @@ async def measure(
     except LiveError as error:
         done = f"the calibration ended after {s.requests} requests, without a profile"
         raise Failed(client.name, error.status, f"{error.reason}; {done}", error.suspect) from None
-    version = "of unknown release"
+    took_s, version = s.clock() - s.began_s, "of unknown release"
     with suppress(LiveError):
         await s.foreign()
         said = await client.ask("/version")
         version = one_line(said.get("version")) if isinstance(said, dict) else version
     rough = dict.fromkeys([f.name for f in fields(Profile) if f.type == "float"], 1.0)
     about = Profile(str(model["id"]), capacity, block_tokens=block, **rough)  # type: ignore[arg-type]
-    return _result(s, about, version)
+    return _result(s, about, version, took_s)
 
 
-def _result(s: Session, about: Profile, version: str) -> Calibration:
+def _result(s: Session, about: Profile, version: str, took_s: float) -> Calibration:
     points = [
         Point(
             probe.kind,
@@ -135,7 +135,7 @@ def _result(s: Session, about: Profile, version: str) -> Calibration:
         f"{max(p.repeats for p in points)}, {s.requests} requests; non-negative least squares",
         known_error=f"{'; '.join(_errors(rows))}. {'. '.join(notes)}",
     )
-    return Calibration(profile, rows, s.load() | {"seconds": s.clock() - s.began_s}, notes)
+    return Calibration(profile, rows, s.load() | {"seconds": took_s}, notes)
 
 
 def _row(p: Point, predicted_s: float) -> dict[str, Any]:
