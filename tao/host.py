@@ -36,6 +36,7 @@ class Host(ABC):
         self._promised: dict[int, int] = {}
         self._row_of: dict[int, int] = {}  # the turn whose tool runs
         self._planning: tuple[Decision, Ints, int] | None = None
+        self._plan_kept: tuple[Snapshot, Plan] | None = None
         self._changed = False
         self._ticked_ps = -1
         self._wake_ps: int | None = None

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("aiohttp", reason="the extra `live` is not installed")
@@ -140,6 +140,9 @@ def worst(fitted, true, most=16, context=1000, chunk=2000):
     return max(abs(fitted.law.step_ps(*load) / true.law.step_ps(*load) - 1) for load in grid)
 
 
+QUICK = (Phase.explicit, Phase.generate)  # to shrink what takes seconds would take an hour
+
+
 @st.composite
 def laws(draw, mixture=False):
     """Profiles between a laptop and eight GPUs."""
@@ -165,13 +168,13 @@ def laws(draw, mixture=False):
 # Servers whose law is known
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3, deadline=None, phases=QUICK)
 @given(laws(), st.booleans(), st.sampled_from([0.0, 0.004]))
 def test_the_fitted_law_predicts_steps_of_the_true_one(law, told, delay_s):
     options = {} if told else {"per_request_metrics": False, "prompt_tokens_details": False}
     found = calibrated(law, delay_s, **options)
-    assert worst(found.profile, law) < 0.03
-    assert max(abs(p["error"]) for p in found.points) < 0.03
+    assert worst(found.profile, law) < (0.03 if told else 0.06)
+    assert max(abs(p["error"]) for p in found.points) < (0.03 if told else 0.1)
     assert any(p["held_out"] for p in found.points)
     assert any(p["cached_tokens"] for p in found.points)
     assert found.profile.capacity_tokens == law.capacity_tokens // law.block_tokens * law.block_tokens - (
