@@ -29,6 +29,7 @@ def short(monkeypatch):
     assert not loop._users
 
 
+@pytest.mark.long
 def test_every_row_counts_what_was_there(short, capsys):
     assert cli.main(["bench", "live", "--json"]) == 0
     *lags, many, _ = json.loads(capsys.readouterr().out)

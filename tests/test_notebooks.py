@@ -141,6 +141,7 @@ def test_the_live_notebook_says_where_it_ran() -> None:
     assert "12 of 12 sessions done" in pictured[0]["text/plain"]
 
 
+@pytest.mark.long  # it runs a notebook twice; the panel's own test sees the same faster
 def test_running_cells_again_leaves_nothing_behind(tmp_path: Path) -> None:
     cells = (
         "import tao\nfrom tao.panels import LivePanel, SnapshotPanel\n"
