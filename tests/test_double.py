@@ -1167,3 +1167,14 @@ def test_serve_prints_urls_and_its_child_ends_with_it():
 def test_bad_options_are_refused_before_anything_starts(change, message):
     with pytest.raises(InputError, match=message):
         Deployment(Plan(**change))
+
+
+@pytest.mark.parametrize(("method", "path"), [("PUT", "/ping"), ("DELETE", "/ping"), ("PUT", "/tokenize")])
+def test_a_wrong_method_is_told_the_first_one_that_is_right(method, path):
+    async def asked():
+        async with client(server()) as http:
+            return await http.request(method, path)
+
+    reply = virtual(asked())
+    assert (reply.status_code, reply.json()) == (405, {"detail": "Method Not Allowed"})
+    assert reply.headers["allow"] == ("GET" if path == "/ping" else "POST")
