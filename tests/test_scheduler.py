@@ -52,6 +52,21 @@ def run(agents, policy="tao", nodes=2, kv_tokens=4112, before=None, params=PARAM
     return virtual(whole())
 
 
+class Lazy:
+    """A policy that places nobody."""
+
+    period_s, gap_s = None, 0.0
+
+    def route(self, view, i):
+        return HOLD
+
+    def on_finish(self, view, i):
+        pass
+
+    def tick(self, view):
+        return Decision()
+
+
 # Agents
 
 
@@ -239,12 +254,7 @@ def test_a_request_larger_than_every_node_fails_with_the_sizes():
 
 
 def test_a_paused_session_comes_back():
-    class Pauses:
-        period_s, gap_s = None, 0.0
-
-        def route(self, view, i):
-            return HOLD
-
+    class Pauses(Lazy):
         def on_finish(self, view, i):
             if view.turn[i] == 0:
                 view.leaving[i] = 1
@@ -333,15 +343,7 @@ def test_an_answer_that_breaks_off_is_not_sent_again():
 
 
 def test_a_policy_that_goes_wrong_ends_the_run_with_its_name():
-    class Broken:
-        period_s, gap_s = None, 0.0
-
-        def route(self, view, i):
-            return HOLD
-
-        def on_finish(self, view, i):
-            pass
-
+    class Broken(Lazy):
         def tick(self, view):
             raise ZeroDivisionError
 
@@ -350,18 +352,6 @@ def test_a_policy_that_goes_wrong_ends_the_run_with_its_name():
 
 
 def test_a_policy_that_places_nobody_is_noticed():
-    class Lazy:
-        period_s, gap_s = None, 0.0
-
-        def route(self, view, i):
-            return HOLD
-
-        def on_finish(self, view, i):
-            pass
-
-        def tick(self, view):
-            return Decision()
-
     with pytest.raises(InputError, match=r"nothing runs, 1 sessions wait"):
         run({"a": once()}, policy=Lazy())
 
