@@ -156,6 +156,12 @@ def counted(page):
     return {name: float(number) for name, _, number in lines if not any(x in name for x in UNCOUNTED)}
 
 
+def since(before, after):
+    """How far the counters have gone between two metrics pages."""
+    start, end = counted(before), counted(after)
+    return {name: number - start.get(name, 0.0) for name, number in end.items()}
+
+
 def names(page):
     """Names and labels of a metrics page."""
     return {line.rpartition(" ")[0] for line in page.splitlines() if re.match(r"vllm:(?!.*_info\{)", line)}
@@ -429,14 +435,14 @@ def test_the_double_answers_as_the_real_servers_do(real, model):
     asked = cases(letters(FolderTokenizer(str(model))))
     print(Counter(kind for kind, *_ in asked))
     for name, (theirs, before, after) in zip(SERVERS, asyncio.run(both()), strict=True):
-        ours, _, page = double(model, name, scenario)
+        ours, first, page = double(model, name, scenario)
         found, excused = differing(asked, ours, theirs)
         print(f"{name}: {len(asked)} exchanges, {len(found)} differ, excused: {dict(excused)}")
         assert found == []
         assert names(page) == names(after)
-        start, mine, end = counted(before), counted(page), counted(after)
+        mine, end = (since(x, y) for x, y in ((first, page), (before, after)))
         print(f"{name}: {len(mine)} metrics, {end['vllm:num_preemptions_total' + LABELS]:g} preemptions")
-        assert mine == {k: end[k] - start[k] for k in end}
+        assert mine == end
         assert_identities(page)
 
 
