@@ -443,7 +443,7 @@ def test_the_double_answers_as_the_real_servers_do(real, model):
         mine, end = (since(x, y) for x, y in ((first, page), (before, after)))
         print(f"{name}: {len(mine)} metrics, {end['vllm:num_preemptions_total' + LABELS]:g} preemptions")
         assert mine == end
-        assert_identities(page)
+        assert_identities(page, left=True)  # prompts with log probabilities are not looked up in the cache
 
 
 @pytest.mark.parametrize("scenario", [overloaded, urgent, left_alone, squeezed])
