@@ -79,6 +79,40 @@ TOOL_CLASSES = _by_key(
 """Class by name of an agent's tool that is no shell (or name and command): ours, from recorded agents."""
 
 
+class Classes:
+    """A table of command classes, indexed by program; call it with a shell command for its class.
+
+    >>> Classes(COMMAND_CLASSES | {"bazel test": "test"})("cd x && bazel test //...")
+    'test'
+    """
+
+    def __init__(self, table: Mapping[str, str]) -> None:
+        self._fits: dict[str, list[tuple[int, list[str], str]]] = {}
+        for place, (key, name) in enumerate(table.items()):
+            program, *words = key.split()
+            self._fits.setdefault(program, []).append((place, words, name))
+
+    def __call__(self, command: str) -> str:
+        for programs in shell.programs(command):
+            found = [name for words in programs if (name := self._class_of(words))]
+            if found:
+                return min(found, key=lambda name: CLASSES.index(name) if name in CLASSES else -1)
+        return "other"
+
+    def _class_of(self, words: Sequence[str]) -> str:
+        program = shell.base(words[0])
+        said = {*words, *map(shell.base, words)}
+        best: tuple[int, int, str] = (-1, -1, "other")  # most words, of equals the last one
+        for name in {words[0], program, program.rstrip("0123456789.-"), "*." + program.rpartition(".")[2]}:
+            for place, wanted, found in self._fits.get(name, ()):
+                if (len(wanted), place) > best[:2] and _may_follow(wanted, said) and _follow(wanted, words):
+                    best = len(wanted), place, found
+        return best[2]
+
+
+_ours = Classes(COMMAND_CLASSES)
+
+
 def classify(command: str, table: Mapping[str, str] = COMMAND_CLASSES) -> str:
     """The class of a shell command: of the programs in it, the one whose class comes first in `CLASSES`.
 
@@ -87,14 +121,8 @@ def classify(command: str, table: Mapping[str, str] = COMMAND_CLASSES) -> str:
 
     >>> classify("cd /repo && timeout 60 python -m pytest -q | tail -5"), classify("sed -i s/a/b/ x.py")
     ('test', 'edit')
-    >>> classify("bazel test //...", COMMAND_CLASSES | {"bazel test": "test"})
-    'test'
     """
-    for programs in shell.programs(command):
-        found = [name for words in programs if (name := _class_of(words, table))]
-        if found:
-            return min(found, key=lambda name: CLASSES.index(name) if name in CLASSES else -1)
-    return "other"
+    return (_ours if table is COMMAND_CLASSES else Classes(table))(command)
 
 
 def tool_class(tool: str, command: str | None) -> str:
@@ -109,11 +137,9 @@ def tool_class(tool: str, command: str | None) -> str:
     return named or classify(command or "")
 
 
-def _class_of(words: Sequence[str], table: Mapping[str, str]) -> str:
-    program = shell.base(words[0])
-    names = (words[0], program, program.rstrip("0123456789.-"), "*." + program.rpartition(".")[2])
-    fits = [key for key in table if key.partition(" ")[0] in names and _follow(key.split()[1:], words)]
-    return table[max(reversed(fits), key=lambda key: len(key.split()))] if fits else "other"
+def _may_follow(wanted: Sequence[str], said: set[str]) -> bool:
+    """False where a wanted word is not there at all: nearly always, and quickly seen."""
+    return all(want in said or (len(want) == 2 and want[0] == "-") for want in wanted)
 
 
 def _follow(wanted: Sequence[str], words: Sequence[str]) -> bool:
@@ -123,5 +149,7 @@ def _follow(wanted: Sequence[str], words: Sequence[str]) -> bool:
 
 
 def _same(want: str, word: str) -> bool:
-    option = re.fullmatch(r"-(\w)", want)
-    return want in (word, shell.base(word)) or bool(option and re.match(rf"-\w*{option[1]}", word))
+    if want in (word, shell.base(word)):
+        return True
+    letter = len(want) == 2 and want[0] == "-" and word[:1] == "-" and re.match(rf"-\w*{want[1]}", word)
+    return bool(letter)

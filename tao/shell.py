@@ -53,12 +53,38 @@ def sleep_seconds(command: str) -> float | None:
 
 def programs(command: str) -> tuple[list[list[str]], list[list[str]]]:
     """The programs of a command with their words: those that hold it up, and those in the background."""
+    if plain := _plain(command):
+        return plain, []
     parser = _Parser(command[:MAX_CHARS])
     try:
         parser.commands("")
     except _UnclearError:
         return [], []
     return parser.programs, parser.behind
+
+
+_BITS = r"(?:[^\s\\'\"`$;&|<>(){}!#\[]|'[^']*+'|\"[^\"\\`$]*+\")"
+_PLAIN = re.compile(rf"2>&1(?!\S)|2>/dev/null(?!\S)|{_BITS}++|&&|\|\||[;|]")
+_ALL_PLAIN = re.compile(rf"[ \t]*+(?:(?:2>&1(?!\S)|2>/dev/null(?!\S)|{_BITS}++|&&|\|\||[;|])[ \t]*+)*+")
+_QUOTES = re.compile(r"'[^']*+'|\"[^\"]*+\"")
+_NOT_PLAIN = frozenset(
+    ("if", "then", "elif", "else", "fi", "for", "while", "until", "do", "done", "case", "esac", "function")
+).union(("time", "wait", "sh", "bash", "dash", "zsh"), (name.partition(" ")[0] for name in _WRAPPERS))
+
+
+def _plain(command: str) -> list[list[str]]:
+    """What the parser finds in a command of words, quotes, pipes and lists; empty: leave it to the parser."""
+    if len(command) > MAX_CHARS or not _ALL_PLAIN.fullmatch(command):
+        return []
+    programs: list[list[str]] = [[]]
+    for piece in _PLAIN.findall(command):
+        if piece in ("&&", "||", "|", ";"):
+            programs.append([])
+        elif piece[:2] != "2>":
+            quoted = "'" in piece or '"' in piece
+            programs[-1].append(_QUOTES.sub(lambda m: m[0][1:-1], piece) if quoted else piece)
+    firsts = [words[0] if words else "if" for words in programs]
+    return [] if any("=" in f or base(f) in _NOT_PLAIN for f in firsts) else programs
 
 
 def base(path: str) -> str:

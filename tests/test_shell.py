@@ -551,3 +551,54 @@ def test_texts_too_long_or_too_deep_for_a_shell_are_unknown():
     deepest = shell.MAX_DEPTH - 1
     assert sleep_seconds("( " * deepest + "sleep 1" + " )" * deepest) == 1
     assert sleep_seconds("( " * (deepest + 1) + "sleep 1" + " )" * (deepest + 1)) is None
+
+
+PIECES = [
+    "grep",
+    "cd",
+    "/a/b",
+    "'q r'",
+    '"s t"',
+    "a'b'c",
+    "&&",
+    "||",
+    "|",
+    ";",
+    "2>&1",
+    "2>/dev/null",
+    "sudo",
+    "5",
+]
+PIECES += [
+    "A=1",
+    "!",
+    "if",
+    "#c",
+    "{",
+    "*.py",
+    "--x=y",
+    "$V",
+    "[",
+    "~",
+    "bash",
+    "-c",
+    "'ls -l'",
+    "",
+    "=",
+    "time",
+]
+PIECES += ["\\ ", "(", ")", "&", "\n", "'", '"', "2>&12", ">", "sleep", "timeout"]
+
+
+@given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=7), st.sampled_from([" ", "", "  "]))
+@settings(max_examples=1000)
+def test_plain_commands_are_read_as_the_parser_reads_them(pieces, between):
+    command = between.join(pieces)
+    parser = shell._Parser(command)
+    try:
+        parser.commands("")
+    except shell._UnclearError:
+        assert shell._plain(command) == []
+    else:
+        assert shell._plain(command) in ([], parser.programs)
+        assert not (shell._plain(command) and parser.behind)
