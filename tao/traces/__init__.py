@@ -1,15 +1,111 @@
-"""Recorded workloads: one module per file format, each a function `(path, seed) -> Workload`."""
+"""Recorded workloads: one module per format, each recognized by what is in the file and not by its name."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
 
+from tao.commands import COMMAND_CLASSES
 from tao.model import InputError
-from tao.traces import normalized
+from tao.traces import claude_code, normalized
+from tao.traces.builder import Builder
+from tao.traces.files import Limits, Source, TooLargeError, decoded, objects, paths_of
+from tao.traces.recording import CALL, TURN, Flag, Recording
+from tao.traces.report import Ledger, Report
 from tao.workloads import WORKLOADS, Workload
 
-READERS: dict[str, Callable[[str | os.PathLike[str], int], Workload]] = {"normalized": normalized.read}
+__all__ = [
+    "CALL",
+    "READERS",
+    "TURN",
+    "Flag",
+    "Limits",
+    "Reader",
+    "Recording",
+    "Report",
+    "load",
+    "open_workload",
+]
+
+
+class Reader(NamedTuple):
+    """A format: what its files consist of, whether a row of them is of this format, and how to read them.
+
+    `fits` takes a JSON object of a line, the whole document, or the columns of a table as keys.
+    """
+
+    title: str
+    shape: Literal["lines", "document", "table"]
+    fits: Callable[[Mapping[str, Any]], bool]
+    read: Callable[[Source, Builder], None]
+
+
+READERS: dict[str, Reader] = {
+    "claude-code": Reader(claude_code.TITLE, "lines", claude_code.fits, claude_code.read),
+}
+
+
+def load(
+    *paths: str | os.PathLike[str],
+    keep_names: bool = False,
+    classes: Mapping[str, str] | None = None,
+    limits: Limits | None = None,
+) -> Recording:
+    """What the logs in these files and folders tell, with `report` on all that was left out or repaired.
+
+    `keep_names` keeps the names of unknown tools, else they are `tool-1`, ...; `classes` adds to
+    `tao.commands.COMMAND_CLASSES`. Raises `InputError` only for a path that is not there.
+    """
+    ledger, limits = Ledger(), limits or Limits()
+    into = Builder(ledger, COMMAND_CLASSES | dict(classes or {}), keep_names)
+    for path in paths_of(list(paths)):
+        ledger.file, ledger.line = ledger.file + 1, 0
+        source = Source(path, ledger, limits)
+        try:
+            reader = recognized(source)
+            if reader is None:
+                ledger.unread(f"files of no known format ({', '.join(READERS)})")
+                continue
+            ledger.format(reader.title)
+            reader.read(source, into)
+        except TooLargeError as e:
+            ledger.unread(str(e))
+        except OSError as e:
+            ledger.unread(f"files that cannot be read ({e.strerror})")
+    return into.finish()
+
+
+def recognized(source: Source) -> Reader | None:
+    """The format of a file: that of most of the rows at its beginning."""
+    head = source.head()
+    rows: list[Mapping[str, Any]] = []
+    for line in head[: head.rfind(b"\n") + 1 or len(head)].splitlines()[:50]:
+        rows += objects(line, Ledger())
+    votes = {name: sum(map(reader.fits, rows)) for name, reader in READERS.items() if reader.shape == "lines"}
+    best = max(votes, key=lambda name: votes[name])
+    if votes[best]:
+        return READERS[best]
+    if head.lstrip()[:1] in (b"{", b"["):
+        return _of_document(source, rows)
+    columns = dict.fromkeys(re.split(r"[,;\t]", decoded(head.partition(b"\n")[0], Ledger()).strip()))
+    return next((r for r in READERS.values() if r.shape == "table" and r.fits(columns)), None)
+
+
+def _of_document(source: Source, rows: list[Mapping[str, Any]]) -> Reader | None:
+    found = rows[0] if len(rows) == 1 else document(source)
+    return next((r for r in READERS.values() if r.shape == "document" and r.fits(found)), None)
+
+
+def document(source: Source) -> dict[str, Any]:
+    """The one JSON object that a file is; empty, and counted, where it is none."""
+    try:
+        found = json.loads(source.whole())
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def open_workload(name_or_path: str | os.PathLike[str], seed: int = 0, tasks: int | None = None) -> Workload:
@@ -26,5 +122,5 @@ def open_workload(name_or_path: str | os.PathLike[str], seed: int = 0, tasks: in
             f"{name!r} is neither a workload nor a file; name one of {', '.join(WORKLOADS)}, "
             "or give the path of a trace (.csv or .csv.gz)"
         )
-    workload = READERS["normalized"](name, seed)
+    workload = normalized.read(name, seed)
     return workload if tasks is None else workload.head(tasks)

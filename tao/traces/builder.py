@@ -1,0 +1,378 @@
+"""Takes what readers find, in the order of the log, and makes a `Recording` of it.
+
+Readers hand over numbers as they stand in the log, of whatever type; what is no count of tokens or no
+duration becomes unknown, and is counted. Columns are compact arrays, so that a log of any size fits.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from tao.commands import COMMAND_CLASSES, TOOL_CLASSES, Classes
+from tao.readiness import parsed_sleep
+from tao.traces.recording import CALL, MAX_TOKENS, TURN, Flag, Recording
+from tao.traces.report import Ledger, Report
+from tao.traces.signs import signs_of
+from tao.workloads import MAX_TOOL_S
+
+_SHELLS = (
+    "Bash, bash, shell, local_shell, exec_command, write_stdin, bash_command, execute_bash, terminal, "
+    "run_terminal_cmd, run_command, execute_command, run_shell_command, shell_command"
+)
+SHELLS = frozenset(_SHELLS.split(", "))
+"""Names of tools that run a shell command: ours, from recorded agents."""
+PEOPLE = frozenset(["human", "AskUserQuestion", "ask_followup_question", "request_user_input", "ask_user"])
+"""Names of tools that wait for a person: ours, from recorded agents."""
+OUR_TOOLS = frozenset(["tool"])  # the name of a call whose name no one tells
+CLOCK_STEP_S = 2.0  # ours: clocks were seen to step back by 1.95 s; more than that is another order
+DIGITS = 6  # of seconds: what float64 keeps of a date
+DROP = 0.8  # ours: a context below that part of the one before was cut; hidden reasoning goes up to 20 %
+
+
+class Builder:
+    """Collects sessions, turns and calls. `table` finds the class of a shell command.
+
+    >>> b = Builder()
+    >>> turn = b.turn(b.session("a"), context=100, output=20, began=0.0, ended=2.0)
+    >>> call = b.call(turn, "Bash", "pytest -q", began=2.0)
+    >>> b.result(call, 3.5)
+    >>> b.finish().calls[["seconds"]].tolist(), b.finish().turns["tool_s"].tolist()
+    ([(1.5,)], [1.5])
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger | None = None,
+        table: Mapping[str, str] = COMMAND_CLASSES,
+        keep_names: bool = False,
+    ) -> None:
+        self.ledger = ledger or Ledger()
+        self.seen: set[int] = set()  # what was read before, across files
+        self._class_of, self._keep_names = Classes(table), keep_names
+        self._sessions: dict[Hashable, int] = {}
+        self._parents: list[int] = []
+        self._tools: dict[str, int] = {}
+        self._names: list[str] = []
+        self._classes: dict[str, int] = {}
+        self._named: dict[tuple[str, str], str] = {}
+        self._turn = {name: array("i") for name in ("session", "context", "output", "cached", "prefix")}
+        self._turn["flags"] = array("h")
+        self._time = {
+            name: array("d") for name in ("began", "ended", "resumed", "order", "tool", "human", "llm")
+        }
+        self._call = {name: array("i") for name in ("turn", "tool", "tool_class")}
+        self._call_s = {name: array("d") for name in ("began", "seconds", "asked")}
+
+    def session(self, key: Hashable, parent: int = -1) -> int:
+        """The number of the session of that key, a new one if it is new."""
+        found = self._sessions.get(key)
+        if found is None:
+            found = self._sessions[key] = len(self._parents)
+            self._parents.append(parent)
+        return found
+
+    def turn(
+        self,
+        session: int,
+        context: Any = None,
+        output: Any = None,
+        cached: Any = None,
+        began: float = math.nan,
+        ended: float = math.nan,
+        *,
+        prefix: Any = None,
+        order: float = math.nan,
+        flags: int = 0,
+    ) -> int:
+        """A request: tokens, and the moments (s) when it was sent and its answer ended; returns its row.
+
+        `order` decides over the order within the session where it is given, else the moments do.
+        """
+        tokens, times = self._turn, self._time
+        tokens["session"].append(session)
+        tokens["context"].append(self.tokens(context))
+        tokens["output"].append(self.tokens(output))
+        tokens["cached"].append(self.tokens(cached))
+        tokens["prefix"].append(self.tokens(prefix))
+        tokens["flags"].append(flags)
+        times["began"].append(began)
+        times["ended"].append(ended)
+        times["order"].append(order)
+        for name in ("resumed", "tool", "human", "llm"):
+            times[name].append(math.nan)
+        return len(tokens["flags"]) - 1
+
+    def answered(self, turn: int, output: Any, ended: float) -> None:
+        """More of an answer: its tokens so far, and when."""
+        tokens = self.tokens(output)
+        self._turn["output"][turn] = max(self._turn["output"][turn], tokens)
+        if not self._time["ended"][turn] >= ended and not math.isnan(ended):
+            self._time["ended"][turn] = ended
+
+    def flag(self, turn: int, flag: int) -> None:
+        """Something is odd about a turn."""
+        self._turn["flags"][turn] |= flag
+
+    def take(self, turn: int, **seconds: Any) -> None:
+        """Durations that the log tells itself: `tool`, `human`, `llm`; `prefix` in tokens."""
+        for name, value in seconds.items():
+            if name == "prefix":
+                self._turn[name][turn] = self.tokens(value)
+            else:
+                self._time[name][turn] = self.seconds(value, turn)
+
+    def call(
+        self,
+        turn: int,
+        tool: Any,
+        command: Any = None,
+        *,
+        began: float = math.nan,
+        seconds: Any = None,
+        asked: Any = None,
+        kind: str = "",
+    ) -> int:
+        """A tool call after a turn, in seconds; `kind` is its class where the log tells one."""
+        name = tool if isinstance(tool, str) and tool else "tool"
+        said = command if isinstance(command, str) else None
+        asked_s = self.seconds(asked, turn)
+        if said and "sleep" in said and math.isnan(asked_s):
+            found = parsed_sleep(said)
+            asked_s = math.nan if found is None or found > MAX_TOOL_S else float(found)
+        if said and said.rstrip().endswith("&"):
+            self.flag(turn, Flag.BACKGROUND)
+        self._call["turn"].append(turn)
+        self._call["tool"].append(self._tool(name))
+        self._call["tool_class"].append(self._kind(kind or self._classify(name, said)))
+        self._call_s["began"].append(began)
+        self._call_s["seconds"].append(self.seconds(seconds, turn))
+        self._call_s["asked"].append(asked_s)
+        return len(self._call["turn"]) - 1
+
+    def result(self, call: int, at: float, error: bool = False) -> None:
+        """A tool call has returned, at that moment."""
+        turn, began = self._call["turn"][call], self._call_s["began"][call]
+        if math.isnan(self._call_s["seconds"][call]):
+            self._call_s["seconds"][call] = self.seconds(at - began, turn)
+        if not self._time["resumed"][turn] >= at:
+            self._time["resumed"][turn] = at
+        if error:
+            self.flag(turn, Flag.ERROR)
+
+    def tokens(self, x: Any) -> int:
+        """A count of tokens, -1 where it is none."""
+        if type(x) is int and 0 <= x <= MAX_TOKENS:
+            return x
+        if isinstance(x, float) and x.is_integer() and 0 <= x <= MAX_TOKENS:
+            return int(x)
+        if x is not None and not (isinstance(x, int) and x == -1):
+            self.ledger.repair("counts that are no whole number from 0 to 2^30, taken as unknown")
+        return -1
+
+    def seconds(self, x: Any, turn: int = -1) -> float:
+        """A duration, nan where it is none; below zero it is 0, and its turn is flagged."""
+        if x is None or (isinstance(x, float) and math.isnan(x)):
+            return math.nan
+        if isinstance(x, bool) or not isinstance(x, int | float) or x > MAX_TOOL_S or x < -MAX_TOOL_S:
+            self.ledger.repair(f"durations that are no number up to {MAX_TOOL_S:,.0f} s, taken as unknown")
+            return math.nan
+        if x < 0:
+            self.ledger.repair("durations below zero (a clock stepped back), taken as 0")
+            if turn >= 0:
+                self.flag(turn, Flag.NEGATIVE)
+            return 0.0
+        return float(x)
+
+    def moment(self, x: Any, unit_s: float = 1.0) -> float:
+        """A moment in seconds since 1970 from an ISO 8601 text (UTC unless it says) or a number of units."""
+        if isinstance(x, str):
+            try:
+                found = datetime.fromisoformat(x)
+                if found.tzinfo is None:
+                    self.ledger.repair("time stamps without a zone, read as UTC")
+                    found = found.replace(tzinfo=UTC)
+                return found.timestamp()
+            except (ValueError, OverflowError):
+                self.ledger.repair("time stamps that cannot be read, taken as unknown")
+                return math.nan
+        if isinstance(x, int | float) and not isinstance(x, bool) and 0 <= x * unit_s < 1e11:
+            return x * unit_s
+        if x is not None:
+            self.ledger.repair("time stamps that cannot be read, taken as unknown")
+        return math.nan
+
+    def _tool(self, name: str) -> int:
+        found = self._tools.get(name)
+        if found is None:
+            known = self._keep_names or name in SHELLS | PEOPLE | OUR_TOOLS or name in TOOL_CLASSES
+            hidden = sum(n.startswith("tool-") for n in self._names)
+            found = self._tools[name] = len(self._names)
+            self._names.append(name if known else f"tool-{hidden + 1}")
+        return found
+
+    def _classify(self, name: str, command: str | None) -> str:
+        if name in PEOPLE:
+            return "human"
+        named = TOOL_CLASSES.get(f"{name} {command}") if command and len(command) < 20 else None
+        named = named or TOOL_CLASSES.get(name)
+        return named or (self._class_of(command) if command else "other")
+
+    def _kind(self, name: str) -> int:
+        return self._classes.setdefault(name, len(self._classes))
+
+    def finish(self) -> Recording:
+        """The recording, its turns in order and what follows from them worked out."""
+        arrays = {name: np.asarray(a) for name, a in self._time.items()}  # no copies: logs are long
+        tokens = {name: np.asarray(a) for name, a in self._turn.items()}
+        order, late = _order(tokens["session"], arrays["began"], arrays["order"])
+        turns = np.zeros(len(order), TURN)
+        for name in ("context", "output", "cached", "prefix"):
+            turns[f"{name}_tokens"] = tokens[name][order]
+        turns["session"], turns["flags"] = tokens["session"][order], tokens["flags"][order]
+        turns["flags"][late[order]] |= Flag.OUT_OF_ORDER
+        _derive(turns, {name: a[order] for name, a in arrays.items()}, self.ledger)
+        calls = self._calls(turns, order)
+        _people(turns, calls, self._classes.get("human", -1))
+        used = np.unique(turns["session"])  # a session without a turn is none
+        turns["session"] = np.searchsorted(used, turns["session"])
+        parents = np.array([self._parents[k] for k in used], np.int32)
+        parents = np.where(np.isin(parents, used), np.searchsorted(used, parents), -1).astype(np.int32)
+        recording = Recording(
+            _session_names(parents), parents, turns, calls, tuple(self._names), tuple(self._classes)
+        )
+        return replace(recording, report=self._report(recording, arrays))
+
+    def _calls(self, turns: Any, order: Any) -> Any:
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        calls = np.zeros(len(self._call["turn"]), CALL)
+        calls["turn"] = place[np.asarray(self._call["turn"])] if len(calls) else 0
+        for name in ("tool", "tool_class"):
+            calls[name] = np.asarray(self._call[name])
+        calls["seconds"] = np.round(self._call_s["seconds"], DIGITS)
+        calls["asked_s"] = np.asarray(self._call_s["asked"])
+        calls = calls[np.argsort(calls["turn"], kind="stable")]
+        lost = np.unique(calls["turn"][np.isnan(calls["seconds"])])
+        lost = lost[np.isnan(turns["tool_s"][lost])]
+        turns["flags"][lost] |= Flag.NO_RESULT
+        return calls
+
+    def _report(self, recording: Recording, times: Mapping[str, Any]) -> Report:
+        ledger, unknown = self.ledger, np.isnan(recording.calls["seconds"])
+        return Report(
+            ledger.file,
+            ledger.counts("formats"),
+            ledger.counts("unread"),
+            ledger.rows,
+            len(recording.sessions),
+            len(recording.turns),
+            len(recording.calls),
+            ledger.counts("skipped"),
+            ledger.counts("repaired"),
+            _resolution_s(np.concatenate([times["began"], times["ended"], times["resumed"]])),
+            float(unknown.mean()) if len(unknown) else None,
+            signs_of(recording),
+        )
+
+
+def _order(session: Any, began: Any, order: Any) -> tuple[Any, Any]:
+    """Rows by session and then in order: the log's own, that told by `order`, or that of the clock.
+
+    The second array says which rows stood elsewhere in the log.
+    """
+    rank = np.where(np.isnan(order), 0.0, order)
+    rows = np.lexsort((rank, session))
+    timed = began[rows].copy()
+    later = np.diff(session[rows]) != 0
+    for start, end in pairwise([0, *(np.flatnonzero(later) + 1), len(rows)]):
+        part = timed[start:end]
+        unordered = np.isnan(order[rows[start:end]]).all() and not np.isnan(part).any()
+        if unordered and len(part) > 1 and np.diff(part).min() < -CLOCK_STEP_S:
+            rows[start:end] = rows[start:end][np.argsort(part, kind="stable")]
+    moved = np.zeros(len(rows), bool)
+    moved[rows[1:][(np.diff(rows) < 0) & ~later]] = True
+    return rows, moved
+
+
+def _derive(turns: Any, times: Mapping[str, Any], ledger: Ledger) -> None:
+    """What follows from tokens and moments: new tokens, reusable prefix, cuts, durations."""
+    same = np.concatenate([[False], np.diff(turns["session"]) == 0]) if len(turns) else np.zeros(0, bool)
+    context, output = turns["context_tokens"].astype(np.int64), turns["output_tokens"].astype(np.int64)
+    before, said = np.roll(context, 1), np.roll(np.maximum(output, 0), 1)
+    both = same & (context > 0) & (before > 0)  # a prompt of no tokens is none that was told
+    told = turns["prefix_tokens"] >= 0
+    cut = both & ((context < DROP * before) | (turns["flags"] & Flag.CTX_DROP > 0))
+    turns["flags"][cut] |= Flag.CTX_DROP
+    turns["flags"][context == 0] |= Flag.ZERO_CONTEXT
+    turns["flags"][output == 0] |= Flag.ZERO_OUTPUT
+    new = np.where(same, np.where(both, np.maximum(context - before - said, 0), -1), context)
+    turns["new_tokens"] = np.where(cut, 0, new)
+    # A rewritten history keeps what the provider still found cached: after a compaction the shared prompt.
+    kept = np.minimum(np.maximum(turns["cached_tokens"], 0), np.minimum(context, before))
+    grown = np.where(context < before + said, before, before + said)
+    prefix = np.where(both, np.where(cut | (context < before), kept, grown), np.where(same, -1, 0))
+    most = np.where(same, np.minimum(np.maximum(context, 0), np.maximum(before + said, 0)), 0)
+    turns["prefix_tokens"] = np.where(told, np.minimum(turns["prefix_tokens"], most), prefix)
+    ledger.repair("contexts that were cut or rewritten (compaction): their cache is lost", int(cut.sum()))
+    began, ended, resumed = times["began"], times["ended"], times["resumed"]
+    first = np.nanmin(began) if np.isfinite(began).any() else 0.0
+    turns["start_s"] = began - first
+    turns["llm_s"] = np.where(np.isnan(times["llm"]), _least_0(ended - began), times["llm"])
+    turns["tool_s"] = np.where(np.isnan(times["tool"]), _least_0(resumed - ended), times["tool"])
+    following = np.where(np.roll(same, -1), np.roll(began, -1), np.nan)
+    gap = following - np.fmax(resumed, ended)
+    gap[~(gap > 0)] = np.nan
+    turns["human_s"] = np.where(np.isnan(times["human"]), gap, times["human"])
+    for name in ("start_s", "llm_s", "tool_s", "human_s"):
+        turns[name] = np.round(turns[name], DIGITS)
+
+
+def _least_0(x: Any) -> Any:
+    return np.where(x < 0, 0.0, x)
+
+
+def _people(turns: Any, calls: Any, human: int) -> None:
+    """A call that asks a person is no tool time."""
+    asks = calls["tool_class"] == human
+    both = (
+        np.bincount(calls["turn"], minlength=len(turns)),
+        np.bincount(calls["turn"][asks], minlength=len(turns)),
+    )
+    only = (both[0] == both[1]) & (both[1] > 0)
+    turns["human_s"] = np.where(only, np.fmax(turns["tool_s"], turns["human_s"]), turns["human_s"])
+    turns["tool_s"][only] = np.nan
+
+
+def _session_names(parents: Any) -> tuple[str, ...]:
+    """`s1`, `s2`, ...; a session that another one started is `s2.1`."""
+    names: list[str] = []
+    mains, children = 0, dict[int, int]()
+    for parent in parents.tolist():
+        if 0 <= parent < len(names):
+            children[parent] = children.get(parent, 0) + 1
+            names.append(f"{names[parent]}.{children[parent]}")
+        else:
+            mains += 1
+            names.append(f"s{mains}")
+    return tuple(names)
+
+
+def _resolution_s(moments: Any) -> float | None:
+    """The largest of 1, 0.1, ... 0.000001 s of which all moments are multiples; None without any."""
+    known = moments[np.isfinite(moments)]
+    if not len(known):
+        return None
+    part = known - np.floor(known)
+    for digits in range(6):
+        scaled = part * 10**digits
+        if np.abs(scaled - np.round(scaled)).max() < 10**digits * 5e-7:  # what float64 resolves of a date
+            return float(10.0**-digits)
+    return 1e-6

@@ -1,0 +1,203 @@
+"""Claude Code's transcripts: one JSON line per piece of an answer, per tool result, per message of a person.
+
+Lines of one message id are one request, until a person or a tool result comes between; not even then, where
+the request id and the prompt are the same, as when tools start before the answer has ended. Sub-agents
+(`isSidechain`) are sessions of their own, told apart by their chain of `parentUuid`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tao.traces.builder import Builder
+from tao.traces.files import Source
+from tao.traces.recording import Flag
+
+TITLE = "Claude Code"
+SUBAGENTS = frozenset(["Task", "Agent"])
+_USAGE = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+# Before 2.1 only the first snapshot of the usage is written, with an output of a few tokens: estimated then.
+CHARS_PER_TOKEN = 3.3  # ours, of English and code in tool calls, as LMCache's traces give too
+
+
+def fits(row: Mapping[str, Any]) -> bool:
+    """Whether a row is a line of such a transcript."""
+    if "sessionId" not in row and "uuid" not in row and "leafUuid" not in row:
+        return False
+    return "type" in row and ("message" in row or row["type"] in _SILENT)
+
+
+_TYPES = (
+    "summary, queue-operation, last-prompt, file-history-snapshot, system, progress, attachment, mode, "
+    "custom-title, agent-name, permission-mode, pr-link, tag, ai-title, agent-setting"
+)
+_SILENT = frozenset(_TYPES.split(", "))  # of lines that are no message
+
+
+@dataclass(slots=True)
+class _Chain:
+    """Where one conversation stands: its session, the answer being read, since when input has waited."""
+
+    session: int
+    turn: int = -1
+    key: tuple[Any, ...] = ()
+    prompt: int = -1
+    since: float = math.nan  # the moment of the last input
+    open: bool = False  # nothing has come since the last line of the answer
+    chars: int = 0  # of the answer
+    said: int = -1  # output tokens that it reports
+    ended: bool = False  # it reports why it stopped, and so its final usage
+    compacted: bool = False
+
+
+@dataclass
+class _Reading:
+    """All of a file: its conversations, by session and, for sub-agents, by the ids that lead to them."""
+
+    into: Builder
+    chains: dict[Any, _Chain] = field(default_factory=dict)
+    of_line: dict[str, Any] = field(default_factory=dict)  # uuid -> key of its sub-agent's chain
+    calls: dict[str, int] = field(default_factory=dict)  # tool_use id -> call
+
+
+def read(source: Source, into: Builder) -> None:
+    """All requests and tool calls of a transcript."""
+    reading = _Reading(into)
+    for row in source.records():
+        kind, message = row.get("type"), row.get("message")
+        if kind not in ("user", "assistant") or not isinstance(message, dict):
+            known = kind in _SILENT or kind in ("user", "assistant")
+            source.ledger.skip("lines without a message" if known else "lines of an unknown type")
+            if kind == "system" and row.get("subtype") == "compact_boundary":
+                _chain(reading, row).compacted = True
+            continue
+        if _copied(row, message, into):
+            source.ledger.skip("lines that are copies from another place (inherited history)")
+            _remember(reading, row)
+            continue
+        chain = _chain(reading, row)
+        at = into.moment(row.get("timestamp"))
+        if kind == "user":
+            _input(reading, chain, row, message, at)
+        else:
+            _answer(reading, chain, row, message, at)
+    for chain in reading.chains.values():
+        _close(into, chain)
+
+
+def _copied(row: Mapping[str, Any], message: Mapping[str, Any], into: Builder) -> bool:
+    """Whether this line was read before: in a resumed session's file, or as a sub-agent's inheritance."""
+    if not isinstance(uuid := row.get("uuid"), str):
+        return False
+    key = hash((uuid, str(message.get("id")), str(row.get("requestId")), str(row.get("timestamp"))))
+    if key in into.seen:
+        return True
+    into.seen.add(key)
+    return False
+
+
+def _remember(reading: _Reading, row: Mapping[str, Any]) -> None:
+    if row.get("isSidechain") is True and isinstance(row.get("uuid"), str):
+        reading.of_line[row["uuid"]] = reading.of_line.get(str(row.get("parentUuid")), row["uuid"])
+
+
+def _chain(reading: _Reading, row: Mapping[str, Any]) -> _Chain:
+    """The conversation a line belongs to."""
+    name = str(row.get("sessionId"))
+    key: Any = ("main", name)
+    if row.get("isSidechain") is True:
+        uuid, agent = str(row.get("uuid")), row.get("agentId")
+        key = reading.of_line.get(str(row.get("parentUuid")), ("sub", name, uuid))
+        key = ("agent", name, str(agent)) if agent else key
+        reading.of_line[uuid] = key
+    found = reading.chains.get(key)
+    if found is None:
+        parent = -1
+        if key[0] != "main":
+            main = reading.chains.get(("main", name))
+            parent = main.session if main else reading.into.session(("claude", "main", name))
+        found = reading.chains[key] = _Chain(reading.into.session(("claude", *key), parent))
+    return found
+
+
+def _input(
+    reading: _Reading, chain: _Chain, row: Mapping[str, Any], message: Mapping[str, Any], at: float
+) -> None:
+    into, content = reading.into, message.get("content")
+    chain.open = False
+    chain.compacted = chain.compacted or row.get("isCompactSummary") is True
+    if not math.isnan(at):
+        chain.since = at
+    for part in content if isinstance(content, list) else ():
+        if isinstance(part, dict) and part.get("type") == "tool_result":
+            call = reading.calls.pop(str(part.get("tool_use_id")), None)
+            if call is None:
+                into.ledger.skip("tool results without a call")
+            else:
+                into.result(call, at, error=part.get("is_error") is True)
+
+
+def _answer(
+    reading: _Reading, chain: _Chain, row: Mapping[str, Any], message: Mapping[str, Any], at: float
+) -> None:
+    into, usage = reading.into, message.get("usage")
+    if message.get("model") == "<synthetic>":
+        into.ledger.skip("synthetic answers, which no model gave")
+        return
+    usage = usage if isinstance(usage, dict) else {}
+    parts = [into.tokens(usage[name]) for name in _USAGE if usage.get(name) is not None]
+    prompt = sum(p for p in parts if p > 0) if parts and max(parts) >= 0 else -1
+    key, request = message.get("id"), row.get("requestId")
+    same = chain.turn >= 0 and key is not None and chain.key == (key, request) and chain.prompt == prompt
+    if not same or not (chain.open or request is not None):
+        _close(into, chain)
+        chain.turn = into.turn(
+            chain.session, prompt, None, usage.get("cache_read_input_tokens"), chain.since, at,
+            flags=Flag.CTX_DROP if chain.compacted else 0,
+        )  # fmt: skip
+        chain.key, chain.prompt, chain.chars, chain.said, chain.compacted = (
+            (key, request),
+            prompt,
+            0,
+            -1,
+            False,
+        )
+    chain.open, chain.ended = True, chain.ended or message.get("stop_reason") is not None
+    into.answered(chain.turn, None, at)
+    chain.said = max(chain.said, into.tokens(usage.get("output_tokens")))
+    content = message.get("content")
+    chain.chars += len(content) if isinstance(content, str) else 0
+    for part in content if isinstance(content, list) else ():
+        if isinstance(part, dict):
+            _part(reading, chain, part, at)
+
+
+def _part(reading: _Reading, chain: _Chain, part: Mapping[str, Any], at: float) -> None:
+    kind = part.get("type")
+    if kind != "tool_use":
+        text = part.get(kind) if isinstance(kind, str) else None  # "text" or "thinking"
+        chain.chars += len(text) if isinstance(text, str) else 0
+        return
+    given = part.get("input")
+    given = given if isinstance(given, dict) else {}
+    chain.chars += sum(len(x) for x in given.values() if isinstance(x, str))
+    call = reading.into.call(chain.turn, part.get("name"), given.get("command"), began=at)
+    if given.get("run_in_background") is True:
+        reading.into.flag(chain.turn, Flag.BACKGROUND)
+    reading.calls[str(part.get("id"))] = call
+
+
+def _close(into: Builder, chain: _Chain) -> None:
+    """An answer is complete: its tokens, estimated (ours) where its last line cannot have been written."""
+    if chain.turn < 0:
+        return
+    estimate = round(chain.chars / CHARS_PER_TOKEN)
+    if chain.said < 0 or (not chain.ended and estimate > 2 * chain.said > 0):
+        into.ledger.repair("outputs known by a first snapshot only, estimated from the length of the text")
+        into.flag(chain.turn, Flag.OUTPUT_ESTIMATED)
+        into.answered(chain.turn, estimate, math.nan)
+    else:
+        into.answered(chain.turn, chain.said, math.nan)
