@@ -79,6 +79,30 @@ TOOL_CLASSES = _by_key(
 """Class by name of an agent's tool that is no shell (or name and command): ours, from recorded agents."""
 
 
+_BITS = r"(?:[^\s\\'\"`$;&|<>(){}!#\[]|'[^']*+'|\"[^\"\\`$]*+\")"
+_PLAIN = re.compile(rf"2>&1(?!\S)|2>/dev/null(?!\S)|{_BITS}++|&&|\|\||[;|]")
+_ALL_PLAIN = re.compile(rf"[ \t]*+(?:(?:2>&1(?!\S)|2>/dev/null(?!\S)|{_BITS}++|&&|\|\||[;|])[ \t]*+)*+")
+_QUOTES = re.compile(r"'[^']*+'|\"[^\"]*+\"")
+_NOT_PLAIN = frozenset(
+    ("if", "then", "elif", "else", "fi", "for", "while", "until", "do", "done", "case", "esac", "function")
+).union(("time", "wait", "sh", "bash", "dash", "zsh"), (name.partition(" ")[0] for name in shell.WRAPPERS))
+
+
+def _plain(command: str) -> list[list[str]]:
+    """What the parser finds in a command of words, quotes, pipes and lists; empty: leave it to the parser."""
+    if len(command) > shell.MAX_CHARS or not _ALL_PLAIN.fullmatch(command):
+        return []
+    programs: list[list[str]] = [[]]
+    for piece in _PLAIN.findall(command):
+        if piece in ("&&", "||", "|", ";"):
+            programs.append([])
+        elif piece[:2] != "2>":
+            quoted = "'" in piece or '"' in piece
+            programs[-1].append(_QUOTES.sub(lambda m: m[0][1:-1], piece) if quoted else piece)
+    firsts = [words[0] if words else "if" for words in programs]
+    return [] if any("=" in f or shell.base(f) in _NOT_PLAIN for f in firsts) else programs
+
+
 class Classes:
     """A table of command classes, indexed by program; call it with a shell command for its class.
 
@@ -93,7 +117,8 @@ class Classes:
             self._fits.setdefault(program, []).append((place, words, name))
 
     def __call__(self, command: str) -> str:
-        for programs in shell.programs(command):
+        plain = _plain(command)
+        for programs in (plain,) if plain else shell.programs(command):
             found = [name for words in programs if (name := self._class_of(words))]
             if found:
                 return min(found, key=lambda name: CLASSES.index(name) if name in CLASSES else -1)

@@ -123,6 +123,7 @@ class History:
     end_ps: int = 0
     notes: list[str] = field(default_factory=list)
     failed: dict[int, str] = field(default_factory=dict)  # by session: why it ended early, in a live run
+    job_ends: Ints | None = None  # int64[jobs, 2]: (session, turn) after which a person was waited for
 
     @property
     def turns(self) -> list[TurnRow]:

@@ -15,7 +15,8 @@ from tao.profiles import PS_PER_S
 Floats = npt.NDArray[np.float64]
 
 METRICS = {
-    "task_latency_s": "mean seconds from a worker taking a session to its last answer, tools included",
+    "task_latency_s": "mean seconds from a worker taking a session to its last answer, tools included; "
+    "a wait for a person ends one task and is in none",
     "ttft_s": "mean seconds from a request's arrival at the scheduler to its first token, pool wait included",
     "ttft_engine_s": "mean seconds from a request's arrival at the engine to its first token",
     "pool_wait_s": "mean seconds a request waits in the pool before it goes to an engine",
@@ -80,12 +81,13 @@ def _times(history: History, turns: Any) -> dict[str, float | None]:
     ttft, wait = turns.first_token_ps - turns.arrived_ps, turns.scheduled_ps - turns.arrived_ps
     warm, known = _warm(turns), bool(_known(turns).all())
     lasted = [history.finished_ps[i] - history.started_ps[i] for i in history.finished_ps]
+    people_ps = _people_ps(history, turns)
     at_engines = np.bincount(
         turns.node, turns.finished_ps - turns.submitted_ps, minlength=len(history.node_ids)
     )
     uneven = _ratio(float(at_engines.max()), float(at_engines.mean()))
     return {
-        "task_latency_s": _mean_s(np.array(lasted)),
+        "task_latency_s": _mean_s(np.array([*lasted, *-people_ps])),
         "ttft_s": _mean_s(ttft),
         "ttft_engine_s": _mean_s(turns.first_token_ps - turns.submitted_ps),
         "pool_wait_s": _mean_s(turns.submitted_ps - turns.arrived_ps),
@@ -95,6 +97,17 @@ def _times(history: History, turns: Any) -> dict[str, float | None]:
         "total_completion_s": history.end_ps / PS_PER_S,
         "node_imbalance": None if uneven is None else uneven - 1.0,
     }
+
+
+def _people_ps(history: History, turns: Any) -> Any:
+    """How long sessions that are done have waited for people, int64[waits] in picoseconds."""
+    ends = history.job_ends
+    if ends is None or not len(ends):
+        return np.zeros(0, np.int64)
+    width = int(max(turns.turn.max(initial=0), ends[:, 1].max())) + 1
+    asked = np.isin(turns.session * width + turns.turn, ends[:, 0] * width + ends[:, 1])
+    asked &= np.isin(turns.session, list(history.finished_ps))
+    return (turns.tool_end_ps - turns.finished_ps)[asked]
 
 
 def _tokens(history: History, turns: Any) -> dict[str, float | None]:

@@ -16,7 +16,7 @@ MAX_CHARS = 131_072  # Linux execve, MAX_ARG_STRLEN: no longer text reaches a sh
 MAX_DEPTH = 30  # ours: commands within commands; beyond what people write, far below Python's limit
 
 # Programs that run another one: how many operands come before it, and which options take a value.
-_WRAPPERS = {
+WRAPPERS = {
     "timeout": (1, "-k -s --kill-after --signal"),
     "sudo": (0, "-u -g -h -p -C -D -R -T -r -t --user --group"),
     "env": (0, "-u -C --unset --chdir"),
@@ -53,38 +53,12 @@ def sleep_seconds(command: str) -> float | None:
 
 def programs(command: str) -> tuple[list[list[str]], list[list[str]]]:
     """The programs of a command with their words: those that hold it up, and those in the background."""
-    if plain := _plain(command):
-        return plain, []
     parser = _Parser(command[:MAX_CHARS])
     try:
         parser.commands("")
     except _UnclearError:
         return [], []
     return parser.programs, parser.behind
-
-
-_BITS = r"(?:[^\s\\'\"`$;&|<>(){}!#\[]|'[^']*+'|\"[^\"\\`$]*+\")"
-_PLAIN = re.compile(rf"2>&1(?!\S)|2>/dev/null(?!\S)|{_BITS}++|&&|\|\||[;|]")
-_ALL_PLAIN = re.compile(rf"[ \t]*+(?:(?:2>&1(?!\S)|2>/dev/null(?!\S)|{_BITS}++|&&|\|\||[;|])[ \t]*+)*+")
-_QUOTES = re.compile(r"'[^']*+'|\"[^\"]*+\"")
-_NOT_PLAIN = frozenset(
-    ("if", "then", "elif", "else", "fi", "for", "while", "until", "do", "done", "case", "esac", "function")
-).union(("time", "wait", "sh", "bash", "dash", "zsh"), (name.partition(" ")[0] for name in _WRAPPERS))
-
-
-def _plain(command: str) -> list[list[str]]:
-    """What the parser finds in a command of words, quotes, pipes and lists; empty: leave it to the parser."""
-    if len(command) > MAX_CHARS or not _ALL_PLAIN.fullmatch(command):
-        return []
-    programs: list[list[str]] = [[]]
-    for piece in _PLAIN.findall(command):
-        if piece in ("&&", "||", "|", ";"):
-            programs.append([])
-        elif piece[:2] != "2>":
-            quoted = "'" in piece or '"' in piece
-            programs[-1].append(_QUOTES.sub(lambda m: m[0][1:-1], piece) if quoted else piece)
-    firsts = [words[0] if words else "if" for words in programs]
-    return [] if any("=" in f or base(f) in _NOT_PLAIN for f in firsts) else programs
 
 
 def base(path: str) -> str:
@@ -255,10 +229,10 @@ class _Parser:
         words, limit_s = _without_assignments(words), math.inf
         for _ in range(MAX_DEPTH):
             name = " ".join(base(w.text) for w in words[:2])
-            name = name if name in _WRAPPERS else name.partition(" ")[0]
-            if name not in _WRAPPERS:
+            name = name if name in WRAPPERS else name.partition(" ")[0]
+            if name not in WRAPPERS:
                 break
-            operands, valued = _WRAPPERS[name]
+            operands, valued = WRAPPERS[name]
             words = _past_options(words[len(name.split()) :], valued.split())
             if name == "timeout":
                 limit_s = _least(limit_s, _duration(words[:1]) or math.inf)  # `timeout 0` sets no limit

@@ -82,6 +82,7 @@ def simulate(
         cluster = Cluster(work, chosen, *shape, params, keep_snapshots, after, come_ps, tool_servers)
         _run(cluster, progress)
         history = cluster.history
+    history.job_ends = work.job_ends
     history.settings = {
         "workload": work.name,
         "policy": policy_name(policy),

@@ -24,6 +24,7 @@ from tao.readiness import Floats, Ints, Kinds
 from tao.workload_params import RECIPES, Clipped, Mixture, Recipe
 
 MAX_TOOL_S = 1_000_000.0  # ours: simulated time is int64 picoseconds, which end after 106 days
+HUMAN = "human"  # the tool, and its class, that stands for a person's wait: it ends a job
 MAX_TASKS = 10_000  # ours: ids have four digits, so that their order is the order of drawing
 
 
@@ -164,6 +165,14 @@ class Workload:
     def script(self) -> Script:
         """The same as arrays."""
         return self._script[0]
+
+    @cached_property
+    def job_ends(self) -> Ints:
+        """int64[jobs, 2]: (session, turn) of the turns after which a person is waited for."""
+        found = [
+            (i, k) for i, t in enumerate(self.tasks) for k, turn in enumerate(t.turns) if turn.tool == HUMAN
+        ]
+        return np.array(found, np.int64).reshape(-1, 2)
 
     @cached_property
     def calls_of_kind(self) -> Ints:

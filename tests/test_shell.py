@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tao import shell
+from tao import commands, shell
 from tao.commands import CLASSES, COMMAND_CLASSES, TOOL_CLASSES, classify, tool_class
 from tao.shell import sleep_seconds
 
@@ -598,7 +598,7 @@ def test_plain_commands_are_read_as_the_parser_reads_them(pieces, between):
     try:
         parser.commands("")
     except shell._UnclearError:
-        assert shell._plain(command) == []
+        assert commands._plain(command) == []
     else:
-        assert shell._plain(command) in ([], parser.programs)
-        assert not (shell._plain(command) and parser.behind)
+        assert commands._plain(command) in ([], parser.programs)
+        assert not (commands._plain(command) and parser.behind)

@@ -6,11 +6,12 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from tao.commands import COMMAND_CLASSES
 from tao.model import InputError
-from tao.traces import claude_code, normalized
+from tao.traces import claude_code, normalized, replay
 from tao.traces.builder import Builder
 from tao.traces.files import Limits, Source, TooLargeError, decoded, objects, paths_of
 from tao.traces.recording import CALL, TURN, Flag, Recording
@@ -109,7 +110,10 @@ def document(source: Source) -> dict[str, Any]:
 
 
 def open_workload(name_or_path: str | os.PathLike[str], seed: int = 0, tasks: int | None = None) -> Workload:
-    """The seeded workload of that name, or the trace in that file; its first `tasks` sessions.
+    """The seeded workload of that name, or the logs in that file or folder; its first `tasks` sessions.
+
+    A table of one row per turn has to be without a fault; of other logs what can be read is replayed, and
+    the notes tell the rest. Raises `InputError` where there is nothing to replay.
 
     >>> len(open_workload("swe-lite", tasks=3).tasks)
     3
@@ -120,7 +124,19 @@ def open_workload(name_or_path: str | os.PathLike[str], seed: int = 0, tasks: in
     if not os.path.exists(name):  # noqa: PTH110 - Path.exists() raises on a name too long for a file
         raise InputError(
             f"{name!r} is neither a workload nor a file; name one of {', '.join(WORKLOADS)}, "
-            "or give the path of a trace (.csv or .csv.gz)"
+            "or give the path of a log or of a folder of logs"
         )
-    workload = normalized.read(name, seed)
+    if os.path.isdir(name) or _other_log(name):  # noqa: PTH112 - likewise
+        workload = replay.workload(load(name), os.path.basename(os.path.normpath(name)), seed)  # noqa: PTH119
+    else:
+        workload = normalized.read(name, seed)
     return workload if tasks is None else workload.head(tasks)
+
+
+def _other_log(path: str) -> bool:
+    """Whether a file is in a format other than our table, whose faults are told one by one."""
+    try:
+        reader = recognized(Source(Path(path), Ledger()))
+    except (TooLargeError, OSError):
+        return False
+    return reader is not None and reader.title != normalized.TITLE

@@ -23,9 +23,10 @@ import numpy as np
 
 from tao import checks
 from tao.checks import InputError
-from tao.workload_params import STAND_IN_SLEEP_S, STAND_IN_TIMEOUT_S, STAND_IN_TOOLS
-from tao.workloads import Task, Turn, Workload, check_seconds, draw
+from tao.traces.stand_ins import drawn
+from tao.workloads import HUMAN, Task, Turn, Workload, check_seconds
 
+TITLE = "table of turns"
 NEEDED = ("session", "turn", "context_tokens", "output_tokens")
 
 
@@ -108,18 +109,10 @@ def _call(row: _Row, rng: np.random.Generator, counts: Counter[str]) -> tuple[st
         return row.tool or "tool", row.tool_class, row.tool_s, row.sleep_s
     if row.human_s is not None and not row.tool:
         counts["human"] += 1
-        return "human", "human", row.human_s, None
+        return HUMAN, HUMAN, row.human_s, None
     counts["drawn"] += 1
     tool = row.tool or "tool"
-    if row.tool_class == "sleep":
-        sleep_s = row.sleep_s
-        if sleep_s is None:
-            sleep_s = STAND_IN_SLEEP_S[rng.integers(len(STAND_IN_SLEEP_S))]
-        return tool, "sleep", min(sleep_s, STAND_IN_TIMEOUT_S), sleep_s
-    seconds = draw(STAND_IN_TOOLS.get(row.tool_class, STAND_IN_TOOLS[""]), rng)
-    if row.tool_class != "subagent":
-        seconds = min(seconds, STAND_IN_TIMEOUT_S)
-    return tool, row.tool_class, round(seconds, 6), row.sleep_s
+    return tool, row.tool_class, *drawn(row.tool_class, row.sleep_s, rng)
 
 
 def _rows(path: Path) -> Iterator[_Row]:
