@@ -15,6 +15,8 @@ from tao.metrics import METRICS
 from tao.model import Params
 from tao.policies import POLICIES
 from tao.profiles import DEFAULT_PROFILE, PROFILES
+from tao.traces import READERS
+from tao.traces.export import FORMATS
 from tao.workloads import WORKLOADS
 
 TASKS = 300  # TAO paper: tasks per run of SWE-Lite
@@ -87,6 +89,8 @@ def parser() -> argparse.ArgumentParser:
     _add_plan(commands)
     _add_runs(commands)
     _add_bench(commands)
+    _add_import(commands)
+    _add_export(commands)
     _add_serve(commands)
     _add_doctor(commands)
     _add_calibrate(commands)
@@ -209,6 +213,43 @@ def _add_bench(commands: Any) -> None:
         "--limit-s", type=float, metavar="S", help="time for a solver per snapshot (default: 5; without F, 1)"
     )
     _add_json(sub)
+
+
+def _add_import(commands: Any) -> None:
+    sub = _add(
+        commands,
+        "import",
+        "read the logs of agents, report what is in them, and write one file for --workload",
+        f"formats, told apart by content: {', '.join(READERS)}; plain, .gz or .zst\n"
+        "of a log only counts, durations and classes are kept; sessions are numbered\n\n"
+        "keys of --json: files, rows, sessions, turns, calls, clock_s (resolution of time stamps),\n"
+        "unknown_share (of tool calls, those of unknown length), signs (what makes it doubtful), loses;\n"
+        "formats, unread, skipped, repaired: [[what, times, [places]]]",
+    )
+    _add_logs(sub)
+    sub.add_argument("-o", "--output", metavar="FILE", help="write it there (default: report only)")
+    _add_format(sub)
+    _add_json(sub)
+
+
+def _add_export(commands: Any) -> None:
+    sub = _add(commands, "export", "write logs in another format, and say what it loses")
+    _add_logs(sub)
+    sub.add_argument("-o", "--output", metavar="FILE", required=True)
+    _add_format(sub)
+
+
+def _add_logs(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("paths", nargs="+", metavar="PATH", help="logs, or folders of logs")
+    sub.add_argument("--keep-names", action="store_true", help="of unknown tools, which else are tool-1, ...")
+    sub.add_argument("--classes", metavar="FILE", help='more command classes: {"bazel test": "test"}')
+    sub.add_argument("--max-line-mb", type=int, metavar="MB", help="skip longer lines (default: 16)")
+    sub.add_argument("--max-mb", type=int, metavar="MB", help="of a file, once decompressed")
+
+
+def _add_format(sub: argparse.ArgumentParser) -> None:
+    forms = ", ".join(FORMATS)
+    sub.add_argument("--format", default="native", metavar="F", help=f"of {forms} (default: native)")
 
 
 def _add_serve(commands: Any) -> None:

@@ -12,7 +12,18 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from tao import arguments, bench, codec, experiments, explain, library, live_commands, output, planners
+from tao import (
+    arguments,
+    bench,
+    codec,
+    experiments,
+    explain,
+    library,
+    live_commands,
+    output,
+    planners,
+    trace_commands,
+)
 from tao.comparisons import Comparison, compare
 from tao.metrics import METRICS, measure
 from tao.model import InputError, Params, Plan, Snapshot
@@ -335,6 +346,7 @@ RUN: dict[str, Callable[[argparse.Namespace], None]] = {
     "bench": _bench,
     "lab": _lab,
     **live_commands.RUN,
+    **trace_commands.RUN,
 }
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from tao.commands import COMMAND_CLASSES
 from tao.model import InputError
-from tao.traces import claude_code, normalized, replay
+from tao.traces import claude_code, native, normalized, replay
 from tao.traces.builder import Builder
 from tao.traces.files import Limits, Source, TooLargeError, decoded, objects, paths_of
 from tao.traces.recording import CALL, TURN, Flag, Recording
@@ -45,6 +45,7 @@ class Reader(NamedTuple):
 
 
 READERS: dict[str, Reader] = {
+    "native": Reader(native.TITLE, "lines", native.fits, native.read),
     "claude-code": Reader(claude_code.TITLE, "lines", claude_code.fits, claude_code.read),
 }
 

@@ -75,7 +75,7 @@ def read(source: Source, into: Builder) -> None:
                 _chain(reading, row).compacted = True
             continue
         if _copied(row, message, into):
-            source.ledger.skip("lines that are copies from another place (inherited history)")
+            source.ledger.skip("lines that were read before (inherited history)")
             _remember(reading, row)
             continue
         chain = _chain(reading, row)

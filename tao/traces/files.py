@@ -169,7 +169,8 @@ def _salvaged(line: bytes, ledger: Ledger) -> Iterator[dict[str, Any]]:
         at = _BLANK.match(text, at).end()  # type: ignore[union-attr]
         try:
             found, at = _decoder.raw_decode(text, at)
-            if isinstance(found, dict):
+            whole = not torn or not text[at:].strip() or text[at:].lstrip()[0] == "{"
+            if isinstance(found, dict) and whole:  # else it is a part of what is torn
                 yield found
             else:
                 torn = torn or bool(text[at:].strip())
@@ -208,7 +209,8 @@ def paths_of(paths: list[str | os.PathLike[str]]) -> list[Path]:
             elif path.is_file():
                 found.append(path)
             else:
-                raise InputError(f"{os.fspath(given)!r} is no file or folder; check the path")
+                raise FileNotFoundError(2, "no such file or folder")
         except (ValueError, OSError) as e:
-            raise InputError(f"{os.fspath(given)!r:.200} cannot be opened ({e}); check the path") from None
+            why = getattr(e, "strerror", None) or e
+            raise InputError(f"{os.fspath(given)!r:.200} cannot be opened ({why}); check the path") from None
     return found
