@@ -79,10 +79,17 @@ TOOL_CLASSES = _by_key(
 """Class by name of an agent's tool that is no shell (or name and command): ours, from recorded agents."""
 
 
-_BITS = r"(?:[^\s\\'\"`$;&|<>(){}!#\[]|'[^']*+'|\"[^\"\\`$]*+\")"
-_PLAIN = re.compile(rf"2>&1(?!\S)|2>/dev/null(?!\S)|{_BITS}++|&&|\|\||[;|]")
-_ALL_PLAIN = re.compile(rf"[ \t]*+(?:(?:2>&1(?!\S)|2>/dev/null(?!\S)|{_BITS}++|&&|\|\||[;|])[ \t]*+)*+")
+_VALUE = r"\$(?:[A-Za-z_]\w*+|[0-9?@#*!$-](?=[\s/.:;|&'\"=,-]|\Z))"  # an expansion without brackets
+_WORD = rf"(?:[^\s\\'\"`$;&|<>(){{}}!#\[]|{_VALUE}|'[^']*+'|\"(?:[^\"\\`$]|{_VALUE})*+\")++"
+_INTO = r"(?:[12]?>&[12](?![^\s;|&])|(?:[12]?>>?|&>>?)(?![&(>|])[ \t]*+(?!\d+[<>])"
+_PIECE = rf"{_INTO}{_WORD})|{_WORD}|&&|\|\|(?!&)|[;|](?![;&])|\n"
+_ODD_INTO = re.compile(r"(?<![^\s;|&])(?:[03-9]|\d\d+)[<>]")  # files other than output and errors
+_PIECES = re.compile(_PIECE)
+_PLAIN = re.compile(rf"[ \t]*+(?:(?:{_PIECE})[ \t]*+)*+")
 _QUOTES = re.compile(r"'[^']*+'|\"[^\"]*+\"")
+_HEREDOC = re.compile(
+    r"([^'\"`]*?)(?<!\d)<<[ \t]*+('?)(\w++)\2([^\n'\"`<]*+)\n(?:.*?\n)??\3(?=\n|\Z)", re.DOTALL
+)
 _NOT_PLAIN = frozenset(
     ("if", "then", "elif", "else", "fi", "for", "while", "until", "do", "done", "case", "esac", "function")
 ).union(("time", "wait", "sh", "bash", "dash", "zsh"), (name.partition(" ")[0] for name in shell.WRAPPERS))
@@ -90,17 +97,39 @@ _NOT_PLAIN = frozenset(
 
 def _plain(command: str) -> list[list[str]]:
     """What the parser finds in a command of words, quotes, pipes and lists; empty: leave it to the parser."""
-    if len(command) > shell.MAX_CHARS or not _ALL_PLAIN.fullmatch(command):
+    if len(command) > shell.MAX_CHARS:
+        return []
+    if "<<" in command and (here := _HEREDOC.match(command)):  # one whose text does not matter
+        command = here[1] + here[4] + command[here.end() :]
+    if not _PLAIN.fullmatch(command) or _ODD_INTO.search(command):
         return []
     programs: list[list[str]] = [[]]
-    for piece in _PLAIN.findall(command):
-        if piece in ("&&", "||", "|", ";"):
+    marks: list[str] = []
+    last = "\n"
+    for piece in _PIECES.findall(command):
+        if piece in ("&&", "||", "|", ";", "\n"):
+            programs[-1] += marks
+            if not programs[-1]:
+                if piece == "\n" or (piece == ";" and last == "\n"):
+                    continue  # an empty line
+                return []
+            marks, last = [], piece
             programs.append([])
-        elif piece[:2] != "2>":
+        elif ">" in piece and piece.lstrip("12&")[:1] == ">":
+            if not programs[-1]:
+                return []
+            target = piece.lstrip("12&>").lstrip()
+            marks += [] if piece[0] == "2" or ">&" in piece or target.startswith("/dev/") else [">"]
+        else:
             quoted = "'" in piece or '"' in piece
             programs[-1].append(_QUOTES.sub(lambda m: m[0][1:-1], piece) if quoted else piece)
+    programs[-1] += marks
+    if not programs[-1] and last in (";", "\n"):
+        programs.pop()
     firsts = [words[0] if words else "if" for words in programs]
-    return [] if any("=" in f or shell.base(f) in _NOT_PLAIN for f in firsts) else programs
+    return (
+        [] if any("=" in f or f[0] in ">$" or shell.base(f) in _NOT_PLAIN for f in firsts if f) else programs
+    )
 
 
 class Classes:
@@ -115,6 +144,11 @@ class Classes:
         for place, (key, name) in enumerate(table.items()):
             program, *words = key.split()
             self._fits.setdefault(program, []).append((place, words, name))
+        self._alone = {  # programs of whose other words nothing depends
+            program: fits[-1][2]
+            for program, fits in self._fits.items()
+            if "." not in program and not program[-1:].isdigit() and not any(words for _, words, _ in fits)
+        }
 
     def __call__(self, command: str) -> str:
         plain = _plain(command)
@@ -125,12 +159,17 @@ class Classes:
         return "other"
 
     def _class_of(self, words: Sequence[str]) -> str:
+        if (alone := self._alone.get(words[0])) is not None:
+            return alone
         program = shell.base(words[0])
-        said = {*words, *map(shell.base, words)}
+        said: set[str] = set()
         best: tuple[int, int, str] = (-1, -1, "other")  # most words, of equals the last one
         for name in {words[0], program, program.rstrip("0123456789.-"), "*." + program.rpartition(".")[2]}:
             for place, wanted, found in self._fits.get(name, ()):
-                if (len(wanted), place) > best[:2] and _may_follow(wanted, said) and _follow(wanted, words):
+                if (len(wanted), place) <= best[:2]:
+                    continue
+                said = said or {*words, *map(shell.base, words)}
+                if not wanted or (_may_follow(wanted, said) and _follow(wanted, words)):
                     best = len(wanted), place, found
         return best[2]
 

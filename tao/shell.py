@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import dropwhile, pairwise
 from typing import NamedTuple
 
@@ -44,21 +45,23 @@ def sleep_seconds(command: str) -> float | None:
     """
     if len(command) > MAX_CHARS:
         return None
-    try:
-        seconds = _Parser(command).commands("")
-    except _UnclearError:
-        return None
+    seconds = _parsed(command)[0]
     return seconds if seconds > 0 else None
 
 
 def programs(command: str) -> tuple[list[list[str]], list[list[str]]]:
     """The programs of a command with their words: those that hold it up, and those in the background."""
-    parser = _Parser(command[:MAX_CHARS])
+    return _parsed(command[:MAX_CHARS])[1:]
+
+
+@lru_cache(maxsize=64)
+def _parsed(command: str) -> tuple[float, list[list[str]], list[list[str]]]:
+    """The seconds, the programs, and those in the background; nothing where the text cannot be read."""
+    parser = _Parser(command)
     try:
-        parser.commands("")
+        return parser.commands(""), parser.programs, parser.behind
     except _UnclearError:
-        return [], []
-    return parser.programs, parser.behind
+        return 0.0, [], []
 
 
 def base(path: str) -> str:
@@ -99,6 +102,7 @@ _BARE = re.compile(
     r"(?P<plain>[^ \t\r\n\\'\"`$;&|<>()]++|\$)",
     re.DOTALL,
 )
+_SIMPLE = re.compile(r"(?!\d+[<>])[\w./:=+,@%^~*?-]++(?=[ \t\n;|&)]|\Z)")  # most words, read at once
 _CLOSING = ("", ")", "}", "then", "do", "done", "elif", "else", "fi")
 
 
@@ -283,9 +287,12 @@ class _Parser:
         if self.token.source == "\n" and self.heredocs:
             end = self.heredocs.pop(0).search(self.text, self.at)
             self.at = end.end() if end else len(self.text)
-        if blank := _BLANK.match(self.text, self.at):
+        if (blank := _BLANK.match(self.text, self.at)) and blank.end() > self.at:
             self.at = blank.end()
-        if operator := _OPERATOR.match(self.text, self.at):
+        if simple := _SIMPLE.match(self.text, self.at):
+            self.at, word = simple.end(), simple[0]
+            self.token = _Token(word, word, True)
+        elif operator := _OPERATOR.match(self.text, self.at):
             self.at = operator.end()
             self.token = _Token(operator[0])
         else:

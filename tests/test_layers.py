@@ -40,7 +40,8 @@ LEVELS = {  # the name of a subpackage stands for all modules in it
     "tao": 21,  # the public names, in tao/__init__.py
     "output": 17,
     "arguments": 22,
-    "live_commands", "trace_commands": 22,
+    "live_commands": 22,
+    "trace_commands": 22,
     "cli": 23,
 }
 NEVER = 99

@@ -587,6 +587,22 @@ PIECES += [
     "=",
     "time",
 ]
+PIECES += [
+    "> out",
+    ">>",
+    "2>err",
+    "&>all",
+    "1>x",
+    "$1",
+    '"$V/x"',
+    "${V}",
+    "$?",
+    "< in",
+    ">/dev/null",
+    "3>x",
+    "a>b",
+]
+PIECES += ["<< 'EOF'\nimport x\nEOF", "<<EOF\nif (\nEOF\n", "cat > f.py << 'EOF'\nprint('x')\nEOF\n"]
 PIECES += ["\\ ", "(", ")", "&", "\n", "'", '"', "2>&12", ">", "sleep", "timeout"]
 
 

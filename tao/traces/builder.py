@@ -7,6 +7,7 @@ duration becomes unknown, and is counted. Columns are compact arrays, so that a 
 from __future__ import annotations
 
 import math
+import re
 from array import array
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
@@ -16,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from tao.commands import COMMAND_CLASSES, TOOL_CLASSES, Classes
+from tao.commands import CLASSES, COMMAND_CLASSES, TOOL_CLASSES, Classes
 from tao.readiness import parsed_sleep
 from tao.traces.recording import CALL, MAX_TOKENS, TURN, Flag, Recording
 from tao.traces.report import Ledger, Report
 from tao.traces.signs import signs_of
-from tao.workloads import MAX_TOOL_S
+from tao.workloads import HUMAN, MAX_TOOL_S
 
 _SHELLS = (
     "Bash, bash, shell, local_shell, exec_command, write_stdin, bash_command, execute_bash, terminal, "
@@ -32,6 +33,7 @@ SHELLS = frozenset(_SHELLS.split(", "))
 PEOPLE = frozenset(["human", "AskUserQuestion", "ask_followup_question", "request_user_input", "ask_user"])
 """Names of tools that wait for a person: ours, from recorded agents."""
 OUR_TOOLS = frozenset(["tool"])  # the name of a call whose name no one tells
+_HIDDEN = re.compile(r"tool-\d{1,6}")  # as our own exports have them
 CLOCK_STEP_S = 2.0  # ours: clocks were seen to step back by 1.95 s; more than that is another order
 DIGITS = 6  # of seconds: what float64 keeps of a date
 DROP = 0.8  # ours: a context below that part of the one before was cut; hidden reasoning goes up to 20 %
@@ -57,12 +59,13 @@ class Builder:
         self.ledger = ledger or Ledger()
         self.seen: set[int] = set()  # what was read before, across files
         self._class_of, self._keep_names = Classes(table), keep_names
+        self._known_classes = {*CLASSES, *table.values(), HUMAN, ""}
         self._sessions: dict[Hashable, int] = {}
         self._parents: list[int] = []
         self._tools: dict[str, int] = {}
         self._names: list[str] = []
         self._classes: dict[str, int] = {}
-        self._named: dict[tuple[str, str], str] = {}
+        self._hidden = 0
         self._turn = {name: array("i") for name in ("session", "context", "output", "cached", "prefix")}
         self._turn["flags"] = array("h")
         self._time = {
@@ -112,8 +115,8 @@ class Builder:
 
     def answered(self, turn: int, output: Any, ended: float) -> None:
         """More of an answer: its tokens so far, and when."""
-        tokens = self.tokens(output)
-        self._turn["output"][turn] = max(self._turn["output"][turn], tokens)
+        if output is not None:
+            self._turn["output"][turn] = max(self._turn["output"][turn], self.tokens(output))
         if not self._time["ended"][turn] >= ended and not math.isnan(ended):
             self._time["ended"][turn] = ended
 
@@ -151,6 +154,9 @@ class Builder:
             self.flag(turn, Flag.BACKGROUND)
         self._call["turn"].append(turn)
         self._call["tool"].append(self._tool(name))
+        if kind not in self._known_classes:
+            self.ledger.repair("classes that are none of ours nor of --classes, taken as other")
+            kind = "other"
         self._call["tool_class"].append(self._kind(kind or self._classify(name, said)))
         self._call_s["began"].append(began)
         self._call_s["seconds"].append(self.seconds(seconds, turn))
@@ -212,15 +218,15 @@ class Builder:
     def _tool(self, name: str) -> int:
         found = self._tools.get(name)
         if found is None:
-            known = self._keep_names or name in SHELLS | PEOPLE | OUR_TOOLS or name in TOOL_CLASSES
-            hidden = sum(n.startswith("tool-") for n in self._names)
+            known = name in SHELLS | PEOPLE | OUR_TOOLS or name in TOOL_CLASSES or _HIDDEN.fullmatch(name)
             found = self._tools[name] = len(self._names)
-            self._names.append(name if known else f"tool-{hidden + 1}")
+            self._hidden += not known
+            self._names.append(name if known or self._keep_names else f"tool-{self._hidden}")
         return found
 
     def _classify(self, name: str, command: str | None) -> str:
         if name in PEOPLE:
-            return "human"
+            return HUMAN
         named = TOOL_CLASSES.get(f"{name} {command}") if command and len(command) < 20 else None
         named = named or TOOL_CLASSES.get(name)
         return named or (self._class_of(command) if command else "other")
@@ -240,7 +246,7 @@ class Builder:
         turns["flags"][late[order]] |= Flag.OUT_OF_ORDER
         _derive(turns, {name: a[order] for name, a in arrays.items()}, self.ledger)
         calls = self._calls(turns, order)
-        _people(turns, calls, self._classes.get("human", -1))
+        _people(turns, calls, self._classes.get(HUMAN, -1))
         used = np.unique(turns["session"])  # a session without a turn is none
         turns["session"] = np.searchsorted(used, turns["session"])
         parents = np.array([self._parents[k] for k in used], np.int32)

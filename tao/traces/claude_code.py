@@ -69,7 +69,7 @@ def read(source: Source, into: Builder) -> None:
     for row in source.records():
         kind, message = row.get("type"), row.get("message")
         if kind not in ("user", "assistant") or not isinstance(message, dict):
-            known = kind in _SILENT or kind in ("user", "assistant")
+            known = isinstance(kind, str) and (kind in _SILENT or kind in ("user", "assistant"))
             source.ledger.skip("lines without a message" if known else "lines of an unknown type")
             if kind == "system" and row.get("subtype") == "compact_boundary":
                 _chain(reading, row).compacted = True
@@ -92,7 +92,10 @@ def _copied(row: Mapping[str, Any], message: Mapping[str, Any], into: Builder) -
     """Whether this line was read before: in a resumed session's file, or as a sub-agent's inheritance."""
     if not isinstance(uuid := row.get("uuid"), str):
         return False
-    key = hash((uuid, str(message.get("id")), str(row.get("requestId")), str(row.get("timestamp"))))
+    try:
+        key = hash((uuid, message.get("id"), row.get("requestId"), row.get("timestamp")))
+    except TypeError:  # a damaged line
+        return False
     if key in into.seen:
         return True
     into.seen.add(key)
@@ -148,8 +151,7 @@ def _answer(
         into.ledger.skip("synthetic answers, which no model gave")
         return
     usage = usage if isinstance(usage, dict) else {}
-    parts = [into.tokens(usage[name]) for name in _USAGE if usage.get(name) is not None]
-    prompt = sum(p for p in parts if p > 0) if parts and max(parts) >= 0 else -1
+    prompt = _prompt(usage, into)
     key, request = message.get("id"), row.get("requestId")
     same = chain.turn >= 0 and key is not None and chain.key == (key, request) and chain.prompt == prompt
     if not same or not (chain.open or request is not None):
@@ -173,6 +175,15 @@ def _answer(
     for part in content if isinstance(content, list) else ():
         if isinstance(part, dict):
             _part(reading, chain, part, at)
+
+
+def _prompt(usage: Mapping[str, Any], into: Builder) -> int:
+    """Tokens of the whole prompt, -1 where none of its parts is told."""
+    prompt = -1
+    for name in _USAGE:
+        if (part := usage.get(name)) is not None and (tokens := into.tokens(part)) >= 0:
+            prompt = max(prompt, 0) + tokens
+    return prompt
 
 
 def _part(reading: _Reading, chain: _Chain, part: Mapping[str, Any], at: float) -> None:

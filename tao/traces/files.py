@@ -16,11 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import orjson
+
 from tao.checks import InputError
 from tao.traces.report import Ledger
 
 MB = 1024 * 1024
 MAX_LINE = 16 * MB  # no request of any agent is longer; a file without line ends is
+MAX_VALUES = 5_000_000  # ours: in a document; each takes up to 64 bytes once parsed
 MAX_DOCUMENT = 256 * MB  # ours: parsed as a whole, it takes several times that
 MAX_RATIO = (
     200  # ours: agents' logs shrink to a tenth; what shrinks more than this, past the floor, is a bomb
@@ -58,6 +61,11 @@ class Source:
         """All of the content; raises `TooLargeError` where it is larger than a document may be."""
         with self._open() as stream:
             found = stream.read(self.limits.document + 1)
+        values = sum(found.count(mark) for mark in (b",", b"[", b"{"))
+        if values > MAX_VALUES:
+            raise TooLargeError(
+                f"a JSON document of more than {MAX_VALUES:,} values; write one record per line (JSONL)"
+            )
         if len(found) > self.limits.document:
             raise TooLargeError(
                 f"a JSON document of over {self.limits.document // MB} MB; write one record per line (JSONL)"
@@ -66,23 +74,31 @@ class Source:
 
     def lines(self) -> Iterator[bytes]:
         """Its lines, but those too long; the ledger counts them all."""
+        ledger, limit = self.ledger, self.limits.line
         with self._open() as stream:
-            self.ledger.line = 0
-            while line := stream.readline(self.limits.line + 1):
-                self.ledger.line += 1
-                if len(line) > self.limits.line and not line.endswith(b"\n"):
-                    self.ledger.rows += 1
-                    self.ledger.skip(f"lines of over {self.limits.line // MB} MB, not read")
-                    while (rest := stream.readline(MB)) and not rest.endswith(b"\n"):
+            ledger.line = 0
+            while line := stream.readline(limit + 1):
+                ledger.line += 1
+                if len(line) > limit and line[-1] != 10:
+                    ledger.rows += 1
+                    ledger.skip(f"lines of over {limit // MB} MB, not read")
+                    while (rest := stream.readline(MB)) and rest[-1] != 10:
                         pass
-                elif not line.isspace():
-                    self.ledger.rows += 1
+                elif len(line) > 2 or not line.isspace():
+                    ledger.rows += 1
                     yield line
 
     def records(self) -> Iterator[dict[str, Any]]:
         """The JSON objects in its lines, or in lists of them; what is none is skipped and counted."""
         for line in self.lines():
-            yield from objects(line, self.ledger)
+            try:
+                found = orjson.loads(line)
+            except ValueError:
+                found = None
+            if type(found) is dict:  # nearly always
+                yield found
+            else:
+                yield from objects(line, self.ledger)
 
     def _open(self) -> io.BufferedReader:
         raw: BinaryIO = self.path.open("rb")
@@ -165,22 +181,28 @@ def objects(line: bytes, ledger: Ledger) -> Iterator[dict[str, Any]]:
 def _salvaged(line: bytes, ledger: Ledger) -> Iterator[dict[str, Any]]:
     text, at, torn = decoded(line, ledger), 0, False
     tries = min(RETRIES, max(2, 32 * MB // max(1, len(text))))
-    while at < len(text):
-        at = _BLANK.match(text, at).end()  # type: ignore[union-attr]
+    while (at := _past_blank(text, at)) < len(text):
         try:
             found, at = _decoder.raw_decode(text, at)
-            whole = not torn or not text[at:].strip() or text[at:].lstrip()[0] == "{"
-            if isinstance(found, dict) and whole:  # else it is a part of what is torn
-                yield found
-            else:
-                torn = torn or bool(text[at:].strip())
         except (ValueError, RecursionError):
+            torn = torn or text[at] != "]"
             tries -= 1
-            torn = torn or bool(text[at:].strip(" \t\r\n\x00]"))
-            at = text.find('{"', at + 1) if tries > 0 else len(text)
-            at = len(text) if at < 0 else at
+            at = text.find('{"', at + 1) if tries else -1
+            if at < 0:
+                break
+            continue
+        after = _past_blank(text, at)
+        following = text[after : after + 1]
+        if isinstance(found, dict) and (not torn or following in ("", "{")):  # else a part of what is torn
+            yield found
+        torn = torn or not isinstance(found, dict)
     if torn:
         ledger.skip("lines that are torn or no JSON")
+
+
+def _past_blank(text: str, at: int) -> int:
+    found = _BLANK.match(text, at)
+    return found.end() if found else at
 
 
 def decoded(line: bytes, ledger: Ledger) -> str:
