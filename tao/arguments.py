@@ -19,6 +19,7 @@ from tao.traces import READERS
 from tao.traces.export import FORMATS
 from tao.workloads import WORKLOADS
 
+WORKERS = 64  # TAO paper: among those of its runs
 TASKS = 300  # TAO paper: tasks per run of SWE-Lite
 
 WITH_PRESET = ("preset", "tasks", "seeds", "json")  # what may be given together with a preset
@@ -65,6 +66,12 @@ keys of --json for 'planner', a list with one object per planner or solver and s
                      states of the search
   fallbacks          share of plans that another planner placed
   note               why a solver was not asked; such a row has nothing else but planner
+keys of --json for 'import':
+  mb, turns          size of the log, and requests in it
+  parse_s, load_s, times_parse, us_per_turn
+                     CPU seconds of json.loads on its lines and of tao.traces.load, and their ratio
+  base_mb, peak_mb, allowed_mb
+                     memory of a process before and while it loads, and 150 MB and 200 bytes a turn more
 keys of --json for 'live', where a row has those that concern it:
   lag_p50_ms, lag_p95_ms, lag_max_ms, worst_p95_ms, bare_lag_p95_ms
                      from a server's socket to the parsed chunk; the worst run; over bare sockets
@@ -166,7 +173,10 @@ def _add_runs(commands: Any) -> None:
     for sub in (run, race):
         names = ", ".join(WORKLOADS)
         sub.add_argument(
-            "--workload", default="swe-lite", metavar="NAME_OR_FILE", help=f"a recorded file, or {names}"
+            "--workload",
+            default="swe-lite",
+            metavar="NAME_OR_FILE",
+            help=f"a log, a folder of logs, or {names}",
         )
         sub.add_argument(
             "--profile",
@@ -176,7 +186,10 @@ def _add_runs(commands: Any) -> None:
         )
         sub.add_argument("--nodes", type=int, default=2, metavar="N", help="nodes (default: 2)")
         sub.add_argument(
-            "--workers", type=int, default=64, metavar="W", help="sessions at a time (default: 64)"
+            "--workers",
+            type=int,
+            metavar="W",
+            help=f"sessions at a time (default: {WORKERS}; compare on logs: from few to many)",
         )
         sub.add_argument(
             "--tasks",
@@ -195,7 +208,12 @@ def _add_runs(commands: Any) -> None:
 
 
 def _add_bench(commands: Any) -> None:
-    sub = _add(commands, "bench", "time the planners, the simulator or live runs on this machine", BENCH_KEYS)
+    sub = _add(
+        commands,
+        "bench",
+        "time the planners, the simulator, imports or live runs on this machine",
+        BENCH_KEYS,
+    )
     sub.add_argument("what", choices=[*bench.BENCHES, "live"], help="what to time")
     sub.add_argument(
         "--family",
@@ -208,6 +226,7 @@ def _add_bench(commands: Any) -> None:
         metavar="K",
         help="snapshots per row, however long it takes (default: as many as go in 4 s; without F, 1)",
     )
+    sub.add_argument("--mb", type=int, metavar="MB", help="size of the log to import (default: 64)")
     sub.add_argument("--minutes", type=float, metavar="M", help="of a live load, for its memory alone")
     sub.add_argument(
         "--limit-s", type=float, metavar="S", help="time for a solver per snapshot (default: 5; without F, 1)"

@@ -25,9 +25,10 @@ from tao import (
     trace_commands,
 )
 from tao.comparisons import Comparison, compare
+from tao.crowding import Crowding, crowding, verdict
 from tao.metrics import METRICS, measure
 from tao.model import InputError, Params, Plan, Snapshot
-from tao.simulator import simulate
+from tao.simulator import simulate, workload_of
 from tao.workloads import WORKLOADS
 
 PAIRED = ("task_latency_s", "ttft_s", "decode_tok_s")  # metrics of which differences are printed
@@ -162,13 +163,54 @@ def _compare(args: argparse.Namespace) -> None:
     if args.preset is not None:
         _preset(args)
         return
+    policies = [name.strip() for name in args.policies.split(",") if name.strip()]
+    own = args.workload not in WORKLOADS
+    if own and args.workers is None:
+        found = _crowd(args, policies)
+        if args.json:
+            output.print_json(found.to_dict())
+        else:
+            _print_crowding(found)
+        return
     with output.progress("comparing") as report:
-        policies = [name.strip() for name in args.policies.split(",") if name.strip()]
         result = compare(policies=policies, seeds=args.seeds, progress=report, **_shared(args))
+    told = {"verdict": verdict(_crowd(args, policies))} if own else {}
     if args.json:
-        output.print_json(result.to_dict())
+        output.print_json(result.to_dict() | told)
     else:
         _print_comparison(result)
+        print("".join(f"\n{text}" for text in told.values()), end="\n" if told else "")
+
+
+def _crowd(args: argparse.Namespace, policies: list[str]) -> Crowding:
+    """The policies on resamples of a log, at the workers asked for or around where memory fills up."""
+    shared = _shared(args)
+    work = workload_of(shared.pop("workload"), 0, shared.pop("tasks"))
+    workers = shared.pop("workers")
+    counts = None if args.workers is None else [workers]
+    with output.progress("resampling") as report:
+        return crowding(work, policies, workers=counts, seeds=args.seeds, progress=report, **shared)
+
+
+def _print_crowding(found: Crowding) -> None:
+    rows = found.rows()
+    first = rows[0].policy
+    others = [row.policy for row in rows if row.workers == rows[0].workers][1:]
+    print(f"simulated: mean task latency of {first} in seconds, and how far the others are from it [95 %]\n")
+    lines = []
+    for workers in found.races:
+        here = {row.policy: row for row in rows if row.workers == workers}
+        changes = [
+            "-"
+            if row.change is None
+            else f"{row.change:+.1%}" + ("" if row.lo is None else f" [{row.lo:+.1%}, {row.hi:+.1%}]")
+            for row in (here[name] for name in others)
+        ]
+        base = here[first]
+        lines.append((f"{workers:,}", f"{base.capacity_over_live:.2f}", output.number(base.mean), *changes))
+    output.print_table(("workers", "capacity/live", first, *others), lines)
+    _print_provenance(found.settings, found.notes)
+    print(f"\n{verdict(found)}")
 
 
 def _preset(args: argparse.Namespace) -> None:
@@ -254,13 +296,14 @@ def _print_provenance(settings: dict[str, Any], notes: Sequence[str]) -> None:
 
 
 def _bench(args: argparse.Namespace) -> None:
-    of = {"family": "planner", "count": "planner", "limit_s": "planner", "minutes": "live"}
+    of = {"family": "planner", "count": "planner", "limit_s": "planner", "minutes": "live", "mb": "import"}
     given = {name: x for name in of if (x := getattr(args, name)) is not None}
     if wrong := [name for name in given if of[name] != args.what]:
         raise InputError(f"--{wrong[0].replace('_', '-')} is for 'bench {of[wrong[0]]}'; drop it")
-    timed: Any = _live_bench() if args.what == "live" else getattr(bench, args.what)
+    name = bench.BENCHES.get(args.what, args.what)
+    timed: Any = _live_bench() if name == "live" else getattr(bench, name)
     with output.progress("timing") as report:
-        rows = getattr(timed, args.what)(report, **given)
+        rows = getattr(timed, name)(report, **given)
     if args.json:
         output.print_json(rows)
         return
@@ -321,8 +364,10 @@ def _parsed(kind: type, text: str, setting: str) -> Any:
 
 def _shared(args: argparse.Namespace) -> dict[str, Any]:
     """The options that `simulate` and `compare` have in common, as their arguments."""
-    names = ("workload", "nodes", "workers", "profile", "capacity_tokens", "strict")
-    return {name: getattr(args, name) for name in names} | {"tasks": _tasks(args), "params": _params(args)}
+    names = ("workload", "nodes", "profile", "capacity_tokens", "strict")
+    workers = arguments.WORKERS if args.workers is None else args.workers
+    given = {"workers": workers, "tasks": _tasks(args), "params": _params(args)}
+    return {name: getattr(args, name) for name in names} | given
 
 
 def _tasks(args: argparse.Namespace) -> int | None:

@@ -212,6 +212,23 @@ class Workload:
         note = f"the first {n:,} of {len(self.tasks):,} sessions; counts above are of all"
         return replace(self, tasks=self.tasks[:n], notes=(*self.notes, note))
 
+    def resampled(self, n: int, seed: int) -> Workload:
+        """`n` sessions drawn with replacement, each a session of its own: none shares another's cache.
+
+        >>> WORKLOADS["swe-lite"](0, 2).resampled(3, seed=1).ids
+        ['swe-lite-0000', 'swe-lite-0000~1', 'swe-lite-0001']
+        """
+        checks.whole(n, "number of sessions", 1)
+        chosen = np.random.default_rng([checks.whole(seed, "seed", 0), n]).integers(0, len(self.tasks), n)
+        seen: dict[int, int] = {}
+        tasks = []
+        for k in chosen.tolist():
+            copy = seen[k] = seen.get(k, -1) + 1
+            tasks.append(
+                replace(self.tasks[k], id=f"{self.tasks[k].id}~{copy}" if copy else self.tasks[k].id)
+            )
+        return replace(self, tasks=tuple(tasks), seed=seed)
+
     def fitting(self, capacity_tokens: int, reserve_tokens: int, strict: bool = False) -> Workload:
         """Leaves out, and notes, sessions that outgrow the largest node; an error if `strict`."""
         checks.whole(capacity_tokens, "capacity_tokens", 0)

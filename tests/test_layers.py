@@ -34,6 +34,7 @@ LEVELS = {  # the name of a subpackage stands for all modules in it
     "executors": 15,
     **dict.fromkeys(("sweeps", "bench"), 16),
     "comparisons": 17,
+    "crowding": 18,
     **dict.fromkeys(("experiments", "charts"), 18),
     "live": 19,
     "panels": 20,

@@ -45,9 +45,18 @@ def log_lines(turns: int, seed: int = 0, copy: str = "") -> Iterator[str]:
     )
     for k in range(turns):
         session, context = f"{copy}session-{k // 40}", 15_000 if k % 40 == 0 else context
-        frame = {"isSidechain": False, "userType": "external", "cwd": "/testbed", "sessionId": session}
+        frame: dict[str, Any] = {
+            "isSidechain": False,
+            "userType": "external",
+            "cwd": "/testbed",
+            "sessionId": session,
+        }
         frame |= {"version": "2.1.69", "gitBranch": "main"}
-        usage = {"input_tokens": 8, "cache_creation_input_tokens": 500, "cache_read_input_tokens": context}
+        usage: dict[str, Any] = {
+            "input_tokens": 8,
+            "cache_creation_input_tokens": 500,
+            "cache_read_input_tokens": context,
+        }
         usage |= {"output_tokens": draw.randint(50, 900), "service_tier": "standard"}
         command = draw.choice(COMMANDS).format(w=draw.choice(_WORDS), n=draw.randint(1, 99))
         parts: list[dict[str, Any]] = [
@@ -56,7 +65,12 @@ def log_lines(turns: int, seed: int = 0, copy: str = "") -> Iterator[str]:
         ]
         for j, part in enumerate(parts):
             at += timedelta(seconds=draw.random() * 3)
-            message = {"model": "claude", "id": f"{copy}msg_{k}", "type": "message", "role": "assistant"}
+            message: dict[str, Any] = {
+                "model": "claude",
+                "id": f"{copy}msg_{k}",
+                "type": "message",
+                "role": "assistant",
+            }
             message |= {"content": [part], "stop_reason": "tool_use" if j else None, "usage": usage}
             row = {
                 "parentUuid": f"{copy}u{k - 1}",
