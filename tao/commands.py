@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from tao import shell
 
@@ -84,8 +85,7 @@ _WORD = rf"(?:[^\s\\'\"`$;&|<>(){{}}!#\[]|{_VALUE}|'[^']*+'|\"(?:[^\"\\`$]|{_VAL
 _INTO = r"(?:[12]?>&[12](?![^\s;|&])|(?:[12]?>>?|&>>?)(?![&(>|])[ \t]*+(?!\d+[<>])"
 _PIECE = rf"{_INTO}{_WORD})|{_WORD}|&&|\|\|(?!&)|[;|](?![;&])|\n"
 _ODD_INTO = re.compile(r"(?<![^\s;|&])(?:[03-9]|\d\d+)[<>]")  # files other than output and errors
-_PIECES = re.compile(_PIECE)
-_PLAIN = re.compile(rf"[ \t]*+(?:(?:{_PIECE})[ \t]*+)*+")
+_PIECES = re.compile(rf"{_PIECE}|[ \t]++")
 _QUOTES = re.compile(r"'[^']*+'|\"[^\"]*+\"")
 _HEREDOC = re.compile(
     r"([^'\"`]*?)(?<!\d)<<[ \t]*+('?)(\w++)\2([^\n'\"`<]*+)\n(?:.*?\n)??\3(?=\n|\Z)", re.DOTALL
@@ -101,12 +101,15 @@ def _plain(command: str) -> list[list[str]]:
         return []
     if "<<" in command and (here := _HEREDOC.match(command)):  # one whose text does not matter
         command = here[1] + here[4] + command[here.end() :]
-    if not _PLAIN.fullmatch(command) or _ODD_INTO.search(command):
+    pieces = _PIECES.findall(command)
+    if "".join(pieces) != command or ((">" in command or "<" in command) and _ODD_INTO.search(command)):
         return []
     programs: list[list[str]] = [[]]
     marks: list[str] = []
     last = "\n"
-    for piece in _PIECES.findall(command):
+    for piece in pieces:
+        if piece.isspace() and piece != "\n":
+            continue
         if piece in ("&&", "||", "|", ";", "\n"):
             programs[-1] += marks
             if not programs[-1]:
@@ -140,17 +143,22 @@ class Classes:
     """
 
     def __init__(self, table: Mapping[str, str]) -> None:
-        self._fits: dict[str, list[tuple[int, list[str], str]]] = {}
+        self._fits: dict[str, list[tuple[int, list[str], str, frozenset[str]]]] = {}
+        self._cached = lru_cache(maxsize=4096)(self._found)
         for place, (key, name) in enumerate(table.items()):
             program, *words = key.split()
-            self._fits.setdefault(program, []).append((place, words, name))
+            said = frozenset(word for word in words if not (len(word) == 2 and word[0] == "-"))
+            self._fits.setdefault(program, []).append((place, words, name, said))
         self._alone = {  # programs of whose other words nothing depends
             program: fits[-1][2]
             for program, fits in self._fits.items()
-            if "." not in program and not program[-1:].isdigit() and not any(words for _, words, _ in fits)
+            if "." not in program and not program[-1:].isdigit() and not any(words for _, words, _, _ in fits)
         }
 
     def __call__(self, command: str) -> str:
+        return self._cached(command) if len(command) <= 256 else self._found(command)
+
+    def _found(self, command: str) -> str:
         plain = _plain(command)
         for programs in (plain,) if plain else shell.programs(command):
             found = [name for words in programs if (name := self._class_of(words))]
@@ -165,11 +173,12 @@ class Classes:
         said: set[str] = set()
         best: tuple[int, int, str] = (-1, -1, "other")  # most words, of equals the last one
         for name in {words[0], program, program.rstrip("0123456789.-"), "*." + program.rpartition(".")[2]}:
-            for place, wanted, found in self._fits.get(name, ()):
+            for place, wanted, found, needed in self._fits.get(name, ()):
                 if (len(wanted), place) <= best[:2]:
                     continue
-                said = said or {*words, *map(shell.base, words)}
-                if not wanted or (_may_follow(wanted, said) and _follow(wanted, words)):
+                if needed and not said:
+                    said = {*words, *map(shell.base, words)}
+                if not wanted or (needed <= said and _follow(wanted, words)):
                     best = len(wanted), place, found
         return best[2]
 
@@ -199,11 +208,6 @@ def tool_class(tool: str, command: str | None) -> str:
     """
     named = TOOL_CLASSES.get(f"{tool} {command}") or TOOL_CLASSES.get(tool)
     return named or classify(command or "")
-
-
-def _may_follow(wanted: Sequence[str], said: set[str]) -> bool:
-    """False where a wanted word is not there at all: nearly always, and quickly seen."""
-    return all(want in said or (len(want) == 2 and want[0] == "-") for want in wanted)
 
 
 def _follow(wanted: Sequence[str], words: Sequence[str]) -> bool:

@@ -143,8 +143,13 @@ def _cpu_s(call: Callable[[], object]) -> float:
 
 _CHILD = """
 import resource, sys
+from pathlib import Path
 from tao.traces import load
-peak_kb = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def peak_kb():  # Linux: of this program alone; elsewhere what the system tells, in bytes
+    try:
+        return next(int(x.split()[1]) for x in Path("/proc/self/status").open() if x.startswith("VmHWM"))
+    except FileNotFoundError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 base = peak_kb()
 load(sys.argv[1])
 print(peak_kb(), base)

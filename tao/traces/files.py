@@ -74,19 +74,32 @@ class Source:
 
     def lines(self) -> Iterator[bytes]:
         """Its lines, but those too long; the ledger counts them all."""
-        ledger, limit = self.ledger, self.limits.line
+        ledger, limit, rest, long = self.ledger, self.limits.line, b"", False
+        ledger.line = 0
         with self._open() as stream:
-            ledger.line = 0
-            while line := stream.readline(limit + 1):
-                ledger.line += 1
-                if len(line) > limit and line[-1] != 10:
-                    ledger.rows += 1
-                    ledger.skip(f"lines of over {limit // MB} MB, not read")
-                    while (rest := stream.readline(MB)) and rest[-1] != 10:
-                        pass
-                elif len(line) > 2 or not line.isspace():
-                    ledger.rows += 1
-                    yield line
+            while chunk := stream.read(MB):
+                parts = (rest + chunk).split(b"\n")
+                rest = parts.pop()
+                for line in parts:
+                    ledger.line += 1
+                    if long or len(line) > limit:
+                        long = False
+                        self._too_long()
+                    elif len(line) > 2 or line.strip():
+                        ledger.rows += 1
+                        yield line
+                if long or len(rest) > limit:
+                    rest, long = b"", True
+        ledger.line += 1
+        if long:
+            self._too_long()
+        elif rest.strip():
+            ledger.rows += 1
+            yield rest
+
+    def _too_long(self) -> None:
+        self.ledger.rows += 1
+        self.ledger.skip(f"lines of over {self.limits.line // MB} MB, not read")
 
     def records(self) -> Iterator[dict[str, Any]]:
         """The JSON objects in its lines, or in lists of them; what is none is skipped and counted."""
