@@ -114,25 +114,28 @@ class Source:
                 yield from objects(line, self.ledger)
 
     def _open(self) -> io.BufferedReader:
-        raw: BinaryIO = self.path.open("rb")
-        magic = raw.read(4)
-        raw.seek(0)
-        limit = self.limits.content
-        if magic[:2] == b"\x1f\x8b":
-            opened: Any = gzip.GzipFile(fileobj=raw)
-        elif magic == b"\x28\xb5\x2f\xfd":
-            opened = _zstd(raw)
-        else:
-            return raw if limit is None else io.BufferedReader(_Bounded(raw, limit))  # type: ignore[return-value]
-        size = os.fstat(raw.fileno()).st_size
-        return io.BufferedReader(_Bounded(opened, limit or max(RATIO_FLOOR, MAX_RATIO * size)), 256 * 1024)
+        raw, limit = self.path.open("rb"), self.limits.content
+        try:
+            magic = raw.read(4)
+            raw.seek(0)
+            if magic[:2] == b"\x1f\x8b":
+                opened: Any = gzip.GzipFile(fileobj=raw)
+            elif magic == b"\x28\xb5\x2f\xfd":
+                opened = _zstd(raw)
+            else:
+                return raw if limit is None else io.BufferedReader(_Bounded(raw, raw, limit))
+            limit = limit or max(RATIO_FLOOR, MAX_RATIO * os.fstat(raw.fileno()).st_size)
+            return io.BufferedReader(_Bounded(opened, raw, limit), MB)
+        except BaseException:
+            raw.close()
+            raise
 
 
 class _Bounded(io.RawIOBase):
-    """Passes a stream on up to a number of bytes."""
+    """Passes a stream on up to a number of bytes; closes the file below it."""
 
-    def __init__(self, stream: Any, limit: int) -> None:
-        self._stream, self._left, self._limit = stream, limit, limit
+    def __init__(self, stream: Any, file: BinaryIO, limit: int) -> None:
+        self._stream, self._file, self._left, self._limit = stream, file, limit, limit
 
     def readable(self) -> bool:
         return True
@@ -155,6 +158,7 @@ class _Bounded(io.RawIOBase):
 
     def close(self) -> None:
         self._stream.close()
+        self._file.close()
         super().close()
 
 
@@ -196,21 +200,29 @@ def _salvaged(line: bytes, ledger: Ledger) -> Iterator[dict[str, Any]]:
     tries = min(RETRIES, max(2, 32 * MB // max(1, len(text))))
     while (at := _past_blank(text, at)) < len(text):
         try:
-            found, at = _decoder.raw_decode(text, at)
+            found, end = _decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
-            torn = torn or text[at] != "]"
-            tries -= 1
-            at = text.find('{"', at + 1) if tries else -1
-            if at < 0:
-                break
-            continue
-        after = _past_blank(text, at)
-        following = text[after : after + 1]
-        if isinstance(found, dict) and (not torn or following in ("", "{")):  # else a part of what is torn
+            found, end = None, at
+        if isinstance(found, dict) and (not torn or _stands_alone(text, at, end)):
             yield found
-        torn = torn or not isinstance(found, dict)
+            at = end
+            continue
+        torn, tries = torn or text[at] != "]", tries - 1
+        at = text.find('{"', at + 1) if tries else -1
+        if at < 0:
+            break
     if torn:
         ledger.skip("lines that are torn or no JSON")
+
+
+def _stands_alone(text: str, at: int, end: int) -> bool:
+    """Whether an object in a torn line is a record, and no part of what is torn."""
+    after = _past_blank(text, end)
+    return text[after : after + 1] in ("", "{") and text[max(0, at - 9) : at].rstrip()[-1:] not in (
+        "[",
+        ":",
+        ",",
+    )
 
 
 def _past_blank(text: str, at: int) -> int:
