@@ -1,0 +1,78 @@
+"""Mooncake's traces: one JSON line per request with its length and the hashes of its blocks; no sessions.
+
+A hash stands for a block and all before it. So a request that begins with all whole blocks of an earlier one
+goes on with its conversation, unless others go on from there too: then they only share a beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import zip_longest
+from typing import Any
+
+from tao.traces.builder import Builder
+from tao.traces.files import Source, numbers
+
+TITLE = "Mooncake"
+BLOCK = 512  # tokens
+MS = 1e-3
+LEARN = 1000  # ours: requests of which all beginnings are kept, to know those that many share
+
+
+def fits(row: Mapping[str, Any]) -> bool:
+    """Whether a row is a request of such a trace, without sessions."""
+    if not {"input_length", "output_length"} <= row.keys():
+        return False
+    return not row.keys() & {"session_id", "wait_for", "tao", "request_id", "chat_id"}
+
+
+def read(source: Source, into: Builder) -> None:
+    """All requests of a trace, with sessions found by their blocks."""
+    sessions, rows, joined = _Sessions(), 0, 0
+    for row in source.records():
+        if not fits(row):
+            source.ledger.skip("rows that are no request, or one of another format")
+            continue
+        rows += 1
+        prompt, blocks = into.tokens(row["input_length"]), numbers(row.get("hash_ids"))
+        if -(-prompt // BLOCK) != len(blocks):
+            source.ledger.repair(f"hashes that are not one for each {BLOCK} tokens, left aside")
+            blocks = []
+        before = sessions.find(blocks, prompt)
+        joined += before is not None
+        number = into.session(("mooncake", source.ledger.file, rows)) if before is None else before
+        sessions.add(blocks, prompt, number)
+        into.turn(number, prompt, row["output_length"], None, into.moment(row.get("timestamp"), MS))
+    source.ledger.repair("requests joined to a session whose last prompt's whole blocks begin theirs", joined)
+
+
+class _Sessions:
+    """Where conversations stand, by a hash over all whole blocks of their last prompt."""
+
+    def __init__(self) -> None:
+        self._ends: dict[int, tuple[int, int]] = {}  # -> session and prompt
+        self._next: dict[int, int] = {}  # -> the block that followed
+        self._shared: set[int] = set()  # several different blocks followed
+        self._rows = 0
+
+    def find(self, blocks: list[int], prompt: int) -> int | None:
+        """The session that such a prompt goes on with: the one of which most blocks are in it."""
+        found, key, self._rows = None, 0, self._rows + 1
+        whole = blocks[: prompt // BLOCK]  # the last one is cut, and another once it is longer
+        for block, later in zip_longest(whole, whole[1:]):
+            key = hash((key, block))
+            noted = self._rows <= LEARN or key in self._next or key in self._ends
+            if later is not None and noted and self._next.setdefault(key, later) != later:
+                self._shared.add(key)
+            end = self._ends.get(key)
+            if end is not None and end[1] < prompt and key not in self._shared:
+                found = key
+        return None if found is None else self._ends.pop(found)[0]
+
+    def add(self, blocks: list[int], prompt: int, session: int) -> None:
+        """A session now stands at the end of this prompt."""
+        key = 0
+        for block in blocks[: prompt // BLOCK]:
+            key = hash((key, block))
+        if key and key not in self._shared:
+            self._ends[key] = session, prompt
