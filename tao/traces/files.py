@@ -279,7 +279,7 @@ def numbers(x: Any) -> list[int]:
     >>> numbers([1, 2]), numbers([1, "2"]), numbers(None)
     ([1, 2], [], [])
     """
-    return x if isinstance(x, list) and all(type(y) is int for y in x) else []
+    return x if isinstance(x, list) and set(map(type, x)) <= {int} else []
 
 
 def number(text: str | None) -> int | float | str | None:

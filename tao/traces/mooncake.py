@@ -7,8 +7,8 @@ goes on with its conversation, unless others go on from there too: then they onl
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import zip_longest
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 from tao.traces.builder import Builder
 from tao.traces.files import Source, numbers
@@ -38,41 +38,50 @@ def read(source: Source, into: Builder) -> None:
         if -(-prompt // BLOCK) != len(blocks):
             source.ledger.repair(f"hashes that are not one for each {BLOCK} tokens, left aside")
             blocks = []
-        before = sessions.find(blocks, prompt)
+        whole = blocks[: prompt // BLOCK]  # the last one is cut, and another once it is longer
+        before = sessions.find(whole, prompt)
         joined += before is not None
         number = into.session(("mooncake", source.ledger.file, rows)) if before is None else before
-        sessions.add(blocks, prompt, number)
+        sessions.add(whole, prompt, number)
         into.turn(number, prompt, row["output_length"], None, into.moment(row.get("timestamp"), MS))
     source.ledger.repair("requests joined to a session whose last prompt's whole blocks begin theirs", joined)
 
 
+class _End(NamedTuple):
+    """Where a conversation stands: its session, its last prompt and that prompt's whole blocks."""
+
+    session: int
+    prompt: int
+    count: int
+    blocks: int  # a hash over them
+
+
 class _Sessions:
-    """Where conversations stand, by a hash over all whole blocks of their last prompt."""
+    """Where conversations stand, by the last whole block of their last prompt."""
 
     def __init__(self) -> None:
-        self._ends: dict[int, tuple[int, int]] = {}  # -> session and prompt
+        self._ends: dict[int, _End] = {}
         self._next: dict[int, int] = {}  # -> the block that followed
         self._shared: set[int] = set()  # several different blocks followed
         self._rows = 0
 
-    def find(self, blocks: list[int], prompt: int) -> int | None:
+    def find(self, whole: list[int], prompt: int) -> int | None:
         """The session that such a prompt goes on with: the one of which most blocks are in it."""
-        found, key, self._rows = None, 0, self._rows + 1
-        whole = blocks[: prompt // BLOCK]  # the last one is cut, and another once it is longer
-        for block, later in zip_longest(whole, whole[1:]):
-            key = hash((key, block))
-            noted = self._rows <= LEARN or key in self._next or key in self._ends
-            if later is not None and noted and self._next.setdefault(key, later) != later:
-                self._shared.add(key)
-            end = self._ends.get(key)
-            if end is not None and end[1] < prompt and key not in self._shared:
-                found = key
-        return None if found is None else self._ends.pop(found)[0]
+        self._rows += 1
+        learns, follow, ends = self._rows <= LEARN, self._next, self._ends
+        for block, later in [
+            pair for pair in pairwise(whole) if learns or pair[0] in follow or pair[0] in ends
+        ]:
+            if follow.setdefault(block, later) != later:
+                self._shared.add(block)
+        for block in reversed([b for b in whole if b in ends]):
+            end = ends[block]
+            same = hash(tuple(whole[: end.count])) == end.blocks
+            if same and end.prompt < prompt and block not in self._shared:
+                return ends.pop(block).session
+        return None
 
-    def add(self, blocks: list[int], prompt: int, session: int) -> None:
+    def add(self, whole: list[int], prompt: int, session: int) -> None:
         """A session now stands at the end of this prompt."""
-        key = 0
-        for block in blocks[: prompt // BLOCK]:
-            key = hash((key, block))
-        if key and key not in self._shared:
-            self._ends[key] = session, prompt
+        if whole and whole[-1] not in self._shared:
+            self._ends[whole[-1]] = _End(session, prompt, len(whole), hash(tuple(whole)))
