@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tao.model import InputError
-from tao.traces import READERS, open_workload
+from tao.traces import open_workload
 from tao.traces.normalized import read
 from tao.workloads import WORKLOADS, Turn
 
@@ -279,7 +279,7 @@ def test_a_name_opens_the_seeded_workload(trace):
 
 def test_a_path_opens_the_trace_and_its_first_sessions(trace):
     path = trace(HEADER, "a,0,100,20", "b,0,70,5")
-    assert open_workload(path) == READERS["normalized"](path, 0)
+    assert open_workload(path) == read(path, 0)
     assert [t.id for t in open_workload(str(path), tasks=1).tasks] == ["a"]
     with pytest.raises(InputError, match="has 2; ask for fewer"):
         open_workload(path, tasks=3)

@@ -143,14 +143,15 @@ class Source:
         else:
             return raw if limit is None else io.BufferedReader(_Bounded(raw, limit))  # type: ignore[return-value]
         size = os.fstat(raw.fileno()).st_size
-        return io.BufferedReader(_Bounded(opened, limit or max(RATIO_FLOOR, MAX_RATIO * size)), 256 * 1024)
+        bounded = _Bounded(opened, limit or max(RATIO_FLOOR, MAX_RATIO * size), raw)
+        return io.BufferedReader(bounded, 256 * 1024)
 
 
 class _Bounded(io.RawIOBase):
     """Passes a stream on up to a number of bytes."""
 
-    def __init__(self, stream: Any, limit: int) -> None:
-        self._stream, self._left, self._limit = stream, limit, limit
+    def __init__(self, stream: Any, limit: int, below: BinaryIO | None = None) -> None:
+        self._stream, self._left, self._limit, self._below = stream, limit, limit, below
 
     def readable(self) -> bool:
         return True
@@ -173,6 +174,8 @@ class _Bounded(io.RawIOBase):
 
     def close(self) -> None:
         self._stream.close()
+        if self._below is not None:
+            self._below.close()
         super().close()
 
 
@@ -186,7 +189,7 @@ def _zstd(raw: BinaryIO) -> Any:
 
 def _fields(lines: Iterable[str], part: str) -> Iterator[list[str]]:
     """The rows of a table; one that cannot be read has no fields."""
-    reader = csv.reader(iter(lines), delimiter=part, skipinitialspace=True)
+    reader = csv.reader(iter(lines), delimiter=part, skipinitialspace=True, strict=True)
     while True:
         try:
             yield next(reader)

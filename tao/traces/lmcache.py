@@ -16,7 +16,7 @@ from typing import Any
 from tao.traces.builder import Builder, plain
 from tao.traces.claude_code import CHARS_PER_TOKEN
 from tao.traces.files import Source
-from tao.traces.mini_swe import commands
+from tao.traces.mini_swe import characters, commands
 from tao.traces.recording import Flag
 
 TITLE = "LMCache agent trace"
@@ -54,18 +54,10 @@ def read(source: Source, into: Builder) -> None:
         if len(found) == 1:
             session.asked[len(session.at)] = found[0][:1000]  # ours: enough to tell its class
         session.at.append(into.moment(row["timestamp"], US))
-        session.given.append(_length(row["input"]))
-        session.said.append(_length(row["output"]))
+        session.given.append(characters(row["input"]))
+        session.said.append(characters(row["output"]))
     for name, session in sessions.items():
         _take(into, into.session(("lmcache", name)), session)
-
-
-def _length(x: Any) -> int:
-    """Characters of a text, or of the contents of a list of messages."""
-    if isinstance(x, str):
-        return len(x)
-    parts = x if isinstance(x, list) else []
-    return sum(len(p["content"]) for p in parts if isinstance(p, dict) and isinstance(p.get("content"), str))
 
 
 def _take(into: Builder, number: int, session: _Session) -> None:

@@ -17,6 +17,7 @@ from tao.traces.files import Source
 from tao.traces.recording import Flag
 
 TITLE = "mini-swe-agent"
+_TEXTS = ("content", "text", "tool_calls", "function", "arguments", "output")
 _COMMAND = re.compile(r"```(?:bash|mswea_bash_command)\s*\n(.*?)\n```", re.DOTALL)
 
 
@@ -58,7 +59,7 @@ def read(source: Source, into: Builder) -> None:
             for call in calls if not math.isnan(at) else ():
                 into.result(call, at, error=failed)
             since = at
-        chars += _length(message)
+        chars += characters(message)
     _check(source, found)
 
 
@@ -96,7 +97,7 @@ def _answer(
         prompt, flags = round(chars / CHARS_PER_TOKEN), Flag.CONTEXT_ESTIMATED
         into.ledger.repair("prompts without usage, estimated from the length of the texts")
     if output < 0:
-        output, flags = round(_length(message) / CHARS_PER_TOKEN), flags | Flag.OUTPUT_ESTIMATED
+        output, flags = round(characters(message) / CHARS_PER_TOKEN), flags | Flag.OUTPUT_ESTIMATED
         into.ledger.repair("outputs without usage, estimated from the length of the texts")
     if math.isnan(at):
         since = into.moment(response.get("created", response.get("created_at")))
@@ -122,15 +123,19 @@ def _failed(message: Mapping[str, Any], extra: Mapping[str, Any]) -> bool:
     return isinstance(said, str) and said.startswith("<returncode>") and said[12:14] != "0<"
 
 
-def _length(x: Any) -> int:
-    """Characters of the texts of a message, whatever holds them."""
-    count, left = 0, [x.get(name) for name in ("content", "tool_calls", "output", "arguments")]
+def characters(*parts: Any) -> int:
+    """Characters of the texts in messages, or in what stands for a message.
+
+    >>> characters("ab", [{"type": "text", "text": "cde"}], {"content": None})
+    5
+    """
+    count, left = 0, list(parts)
     while left:
-        x = left.pop()
-        if isinstance(x, str):
-            count += len(x)
-        elif isinstance(x, dict):
-            left += [x.get(name) for name in ("text", "content", "function", "arguments")]
-        elif isinstance(x, list):
-            left += x
+        part = left.pop()
+        if isinstance(part, str):
+            count += len(part)
+        elif isinstance(part, dict):
+            left += [part[name] for name in _TEXTS if name in part]
+        elif isinstance(part, list):
+            left += part
     return count

@@ -52,7 +52,7 @@ class _End(NamedTuple):
 
     session: int
     prompt: int
-    count: int
+    length: int
     blocks: int  # a hash over them
 
 
@@ -76,7 +76,7 @@ class _Sessions:
                 self._shared.add(block)
         for block in reversed([b for b in whole if b in ends]):
             end = ends[block]
-            same = hash(tuple(whole[: end.count])) == end.blocks
+            same = hash(tuple(whole[: end.length])) == end.blocks
             if same and end.prompt < prompt and block not in self._shared:
                 return ends.pop(block).session
         return None

@@ -268,14 +268,15 @@ def _mended(cells: dict[str, str], into: Builder) -> bool:
     """Sets seconds and further tokens that are none to unknown, negative seconds to 0; says if any were."""
     negative = False
     for name in _SECONDS:
-        value = number(cells.get(name))
-        if value is not None:
+        if cells.get(name):
+            value = number(cells[name])
             seconds = into.seconds(value)
             negative = negative or (isinstance(value, int | float) and value < 0)
             cells[name] = "" if math.isnan(seconds) else repr(seconds)
     for name in ("output_tokens", "cached_tokens"):
-        tokens = into.tokens(number(cells.get(name)))
-        cells[name] = "" if tokens < 0 else str(tokens)
+        if not cells.get(name, "").isdecimal():
+            tokens = into.tokens(number(cells.get(name)))
+            cells[name] = "" if tokens < 0 else str(tokens)
     return negative
 
 

@@ -13,6 +13,7 @@ from tao.commands import TOOL_CLASSES
 from tao.traces.builder import Builder
 from tao.traces.claude_code import CHARS_PER_TOKEN
 from tao.traces.files import Source
+from tao.traces.mini_swe import characters
 from tao.traces.recording import Flag
 
 TITLE = "SWE-agent"
@@ -100,11 +101,4 @@ def _first_prompt(found: Mapping[str, Any], steps: list[Mapping[str, Any]]) -> f
 
 
 def _estimate(*texts: Any) -> float:
-    count, left = 0, list(texts)
-    while left:
-        x = left.pop()
-        if isinstance(x, str):
-            count += len(x)
-        elif isinstance(x, list | dict):
-            left += x.values() if isinstance(x, dict) else x
-    return count / CHARS_PER_TOKEN
+    return characters(*texts) / CHARS_PER_TOKEN
