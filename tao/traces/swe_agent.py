@@ -70,19 +70,19 @@ def _tokens(
     said = math.fsum(outputs)
     if received > 0 and said:
         outputs = [output * received / said for output in outputs]
-    first = _first_prompt(found, steps)
     grown = [0.0]
     for step, output in zip(steps, outputs, strict=True):
         grown.append(grown[-1] + output + _estimate(step.get("observation")))
     grown.pop()
-    if sent > 0:
-        if not first:  # what the texts do not explain was in every prompt
-            first = max(0.0, (sent - sum(grown)) / len(steps))
-        scale = sent / max(1.0, sum(grown) + first * len(steps))
-    else:
-        if not first:
-            into.ledger.repair(f"first prompts that the log does not hold, taken as {FIRST_PROMPT:,} tokens")
-        first, scale = first or FIRST_PROMPT, 1.0
+    first, asked = _first_prompt(found, steps), [_estimate(step.get("query")) for step in steps]
+    if told := all(asked):  # what was sent each time, whether the history was cut or not
+        first, grown = 0.0, asked
+    if sent > 0 and not (first or told):  # what the texts do not explain was in every prompt
+        first = max(0.0, (sent - sum(grown)) / len(steps))
+    elif not (first or told):
+        into.ledger.repair(f"first prompts that the log does not hold, taken as {FIRST_PROMPT:,} tokens")
+        first = FIRST_PROMPT
+    scale = sent / max(1.0, sum(grown) + first * len(steps)) if sent > 0 else 1.0
     prompts = [round((first + more) * scale) for more in grown]
     return prompts, [round(output) for output in outputs]
 

@@ -26,7 +26,7 @@ class _Request(NamedTuple):
     prompt: int
     blocks: list[int]  # of its prompt; none where they do not fit its length
     stop: Any
-    ended: bool  # it is known when
+    ended: float  # when its answer did
     call: int = -1  # of a sub-agent that was started after it
 
 
@@ -148,19 +148,19 @@ def _request(
         same = next((k for k, (a, b) in enumerate(pairs) if a != b), min(len(before.blocks), len(blocks)))
         if same < before.prompt // place.block:
             prefix = same * place.block
-    turn = into.turn(
-        place.session, prompt, entry.get("out"), None, at, at + api,
-        prefix=prefix, flags=Flag.OUT_OF_ORDER if late else 0,
-    )  # fmt: skip
-    return _Request(turn, at, prompt, blocks, entry.get("stop"), not math.isnan(api))
+    flags = Flag.OUT_OF_ORDER if late else 0
+    turn = into.turn(place.session, prompt, entry.get("out"), began=at, prefix=prefix, flags=flags)
+    into.take(turn, llm=api)
+    return _Request(turn, at, prompt, blocks, entry.get("stop"), at + api)
 
 
 def _wait(into: Builder, before: _Request, entry: Mapping[str, Any], at: float) -> None:
     """What passed between two requests: tools, where the second brings their results, else a person."""
     given, think = entry.get("input_types"), entry.get("think_time")
+    think = at - before.ended if think is None else think
     results = isinstance(given, list) and "tool_result" in given
     if results and before.stop in ("tool_use", "", None):
-        waited = into.seconds(think, before.turn) if before.ended else math.nan
+        waited = math.nan if math.isnan(before.ended) else into.seconds(think, before.turn)
         into.take(before.turn, tool=waited)
         call = into.call(before.turn, "tool", seconds=waited) if before.call < 0 else before.call
         into.result(call, at)
@@ -168,7 +168,7 @@ def _wait(into: Builder, before: _Request, entry: Mapping[str, Any], at: float) 
     if before.stop == "tool_use" and before.call < 0:
         into.call(before.turn, "tool")  # no result came
     gap = at - before.at
-    if not before.ended and gap >= 0:
+    if math.isnan(before.ended) and gap >= 0:
         into.ledger.repair("waits for a person that begin with an answer whose end is not known")
         think = gap
     into.take(before.turn, human=think)
