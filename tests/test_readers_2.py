@@ -176,6 +176,13 @@ def test_a_long_weka_document_in_one_line_is_known_by_its_whole(log):
     assert column(log(session(*old), name="old"), "tool_s") == [6.0, None]  # without think_time
 
 
+def test_a_document_that_is_cut_off_is_said_to_be(log):
+    text = json.dumps(session(request(0, 1000, 10)))
+    assert said(log(text[:-9]).report.unread) == {"JSON documents that are torn or cut off": 1}
+    (what,) = said(log({"a": 1}, {"b": 2}, name="lines").report.unread)
+    assert what.startswith("files of no known format")
+
+
 def test_weka_requests_out_of_order_are_sorted_and_copies_left_out(log, tmp_path):
     rows = [request(0, 1000, 1), request(50, 1200, 3), request(20, 1100, 2)]
     copy = tmp_path / "copy"
@@ -610,7 +617,7 @@ def test_all_columns_of_a_table_are_taken_over(log):
     assert times(recording) == [5.5, 0.03, None]
     assert np.array_equal(recording.calls["asked_s"], [5, NAN, NAN], equal_nan=True)
     assert [recording.tools[k] for k in recording.calls["tool"]] == ["Bash", "Grep", "tool-1"]
-    assert [recording.classes[k] for k in recording.calls["tool_class"]] == ["sleep", "search", "y"]
+    assert [recording.classes[k] for k in recording.calls["tool_class"]] == ["sleep", "search", "other"]
     flags = recording.turns["flags"].tolist()
     assert flags[0] == Flag.OUTPUT_ESTIMATED | Flag.ERROR | Flag.CTX_DROP | Flag.BACKGROUND
     assert flags[1:] == [Flag.ZERO_OUTPUT | Flag.OUT_OF_ORDER, Flag.NO_RESULT]
@@ -742,3 +749,31 @@ def test_no_cell_makes_a_table_fail(tmp_path, data, header):
     path = tmp_path / "table"
     path.write_bytes(text.getvalue().encode("utf-8", "replace"))
     assert_sane(load(path))
+
+
+def test_no_text_of_a_log_comes_out(tmp_path):
+    """Every string, key and file name is a secret, but those that the formats prescribe."""
+    secret = "zq7"
+    rows = [
+        session(request(0, 1000, 10, model=secret, **CALLS), request(9, 1100, 1, **RESULT), id=secret),
+        trajectory(
+            {"role": "assistant", "content": f"```bash\n{secret} {secret}\n```", secret: secret,
+             "extra": {"response": {"id": secret, "created": secret, "usage": usage(secret, 9)}}},
+            trajectory_format=secret,
+        ),
+        run(step(action=f"{secret} {secret}", execution_time=secret), environment=secret),
+        logged(0, secret, f"```bash\n{secret}\n```", secret),
+        asked(1500, [secret]) | {"timestamp": secret},
+        {"is_resolved": True, "failure_mode": secret, "task_id": secret, "results": secret},
+    ]  # fmt: skip
+    tables = [
+        f"{STEPS}\n{secret},1,{secret},1,0,{secret},,{secret}\n{secret},{secret},1,1,0,1,,\n",
+        f"{WIDE}\n{secret},0,9,9,{secret},{secret},{secret},{secret}/{secret}:{secret},,,,,,,,{secret}\n",
+        f"{WIDE},{secret}\n{secret},{secret},9\n",
+    ]
+    for k, text in enumerate([*map(json.dumps, rows), *tables]):
+        (tmp_path / f"{secret}{k}").write_text(text)
+    recording = load(tmp_path)
+    assert len(recording) >= 6
+    told = (recording.sessions, recording.tools, recording.classes, str(recording.report), repr(recording))
+    assert secret not in repr(told)

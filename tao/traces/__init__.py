@@ -84,7 +84,8 @@ def load(
         try:
             reader = recognized(source)
             if reader is None:
-                ledger.unread(f"files of no known format ({', '.join(READERS)})")
+                formats = f"files of no known format ({', '.join(READERS)})"
+                ledger.unread("JSON documents that are torn or cut off" if source.torn else formats)
                 continue
             ledger.format(reader.title)
             reader.read(source, into)

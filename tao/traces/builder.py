@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tao.commands import COMMAND_CLASSES, TOOL_CLASSES, Classes
+from tao.commands import CLASSES, COMMAND_CLASSES, TOOL_CLASSES, Classes
 from tao.readiness import parsed_sleep
 from tao.traces.recording import CALL, MAX_TOKENS, TURN, Flag, Recording
 from tao.traces.report import Ledger, Report
@@ -57,6 +57,7 @@ class Builder:
         self.ledger = ledger or Ledger()
         self.seen: set[int] = set()  # what was read before, across files
         self._class_of, self._keep_names = Classes(table), keep_names
+        self._known_classes = {*CLASSES, "human", *table.values()} - {""}
         self._sessions: dict[Hashable, int] = {}
         self._parents: list[int] = []
         self._tools: dict[str, int] = {}
@@ -147,7 +148,7 @@ class Builder:
         asked: Any = None,
         kind: str = "",
     ) -> int:
-        """A tool call after a turn, in seconds; `kind` is its class where the log tells one."""
+        """A tool call after a turn, in seconds; `kind` is its class where the log tells one that is known."""
         name = tool if isinstance(tool, str) and tool else "tool"
         said = command if isinstance(command, str) else None
         asked_s = self.seconds(asked, turn)
@@ -158,7 +159,9 @@ class Builder:
             self.flag(turn, Flag.BACKGROUND)
         self._call["turn"].append(turn)
         self._call["tool"].append(self._tool(name))
-        self._call["tool_class"].append(self._kind(kind or self._classify(name, said)))
+        self._call["tool_class"].append(
+            self._kind(kind if kind in self._known_classes else self._classify(name, said))
+        )
         self._call_s["began"].append(began)
         self._call_s["seconds"].append(self.seconds(seconds, turn))
         self._call_s["asked"].append(asked_s)

@@ -50,6 +50,7 @@ class Source:
     def __init__(self, path: Path, ledger: Ledger, limits: Limits = Limits()) -> None:
         self.path, self.ledger, self.limits = path, ledger, limits
         self._document: dict[str, Any] | None = None
+        self.torn = False  # it began as a JSON document
 
     def head(self) -> bytes:
         """The first part of the content."""
@@ -71,8 +72,8 @@ class Source:
         if self._document is None:
             try:
                 found = json.loads(self.whole())
-            except (ValueError, RecursionError):
-                found = None
+            except (ValueError, RecursionError) as e:
+                found, self.torn = None, not str(e).startswith("Extra data")
             self._document = found if isinstance(found, dict) else {}
         return self._document
 
