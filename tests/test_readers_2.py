@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tao.traces import Flag, load, mooncake
+from tao.traces import Flag, load, mini_swe, mooncake
 
 SHARED = Path(os.environ.get("TAO_SHARED", Path(__file__).parents[2] / "shared"))
 NAN = math.nan
@@ -300,10 +300,22 @@ def test_a_copied_mini_swe_run_is_counted_once(tmp_path):
         for k in "abc"
     ]
     for name in ("one", "two"):
-        (tmp_path / name).write_text(json.dumps(trajectory(*answers)))
+        info = {"mini_version": "1.17", "model_stats": {"api_calls": 3}}
+        (tmp_path / name).write_text(json.dumps(trajectory(*answers, info=info)))
     recording = load(tmp_path)
+    assert recording.report.repaired == ()
     assert (len(recording), len(recording.turns)) == (1, 3)
     assert said(recording.report.skipped) == {"answers that are copies from another place": 3}
+
+
+def test_commands_are_what_stands_between_fences():
+    assert mini_swe.commands("x ```bash \nls\n\ncat\n``` y ```mswea_bash_command\npwd\n```") == [
+        "ls\n\ncat",
+        "pwd",
+    ]
+    assert mini_swe.commands("```bash\n```") == [""]
+    assert mini_swe.commands("```python\nx\n``` ```bash\nopen") == mini_swe.commands(None) == []
+    assert mini_swe.commands("```bash\nx" * 200_000 + "\n" * 200_000) == []  # and soon
 
 
 # SWE-agent

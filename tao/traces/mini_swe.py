@@ -18,7 +18,7 @@ from tao.traces.recording import Flag
 
 TITLE = "mini-swe-agent"
 _TEXTS = ("content", "text", "tool_calls", "function", "arguments", "output")
-_COMMAND = re.compile(r"```(?:bash|mswea_bash_command)\s*\n(.*?)\n```", re.DOTALL)
+_OPENING = re.compile(r"```(?:bash|mswea_bash_command)[ \t\r]*\n")
 
 
 def fits(row: Mapping[str, Any]) -> bool:
@@ -29,7 +29,14 @@ def fits(row: Mapping[str, Any]) -> bool:
 
 def commands(text: Any) -> list[str]:
     """The shell commands that an answer gives in its text: it is to give exactly one."""
-    return [found.strip() for found in _COMMAND.findall(text)] if isinstance(text, str) else []
+    found, at = list[str](), 0
+    while isinstance(text, str) and (opening := _OPENING.search(text, at)):
+        end = text.find("\n```", opening.end() - 1)
+        if end < 0:  # no regular expression over both ends: it would look for this one from every opening
+            break
+        found.append(text[opening.end() : end].strip())
+        at = end + 4
+    return found
 
 
 def read(source: Source, into: Builder) -> None:
@@ -51,9 +58,8 @@ def read(source: Source, into: Builder) -> None:
                 source.ledger.skip("answers that are copies from another place")
                 calls = []
             else:
-                turn = _answer(into, session, message, response, chars, since, at)
-                calls, found = _calls(into, turn, message, at), found + 1
-            since = math.nan
+                calls = _calls(into, _answer(into, session, message, response, chars, since, at), message, at)
+            since, found = math.nan, found + 1
         else:
             failed = _failed(message, extra)
             for call in calls if not math.isnan(at) else ():
@@ -110,7 +116,7 @@ def _calls(into: Builder, turn: int, message: Mapping[str, Any], at: float) -> l
     if isinstance(told, list):
         given = [a.get("command") if isinstance(a, dict) else a for a in told]
     else:
-        given = list(commands(message.get("content")))
+        given = list[Any](commands(message.get("content")))
         given = given if len(given) == 1 else []  # else the agent asks again and runs nothing
     began = at if len(given) == 1 else math.nan
     return [into.call(turn, "bash", command, began=began) for command in given]
