@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -11,7 +10,19 @@ from typing import Any, Literal, NamedTuple
 
 from tao.commands import COMMAND_CLASSES
 from tao.model import InputError
-from tao.traces import claude_code, native, normalized, replay
+from tao.traces import (
+    claude_code,
+    lmcache,
+    mini_swe,
+    mooncake,
+    native,
+    normalized,
+    replay,
+    swe_agent,
+    terminal_bench,
+    thunderagent,
+    weka,
+)
 from tao.traces.builder import Builder
 from tao.traces.files import Limits, Source, TooLargeError, decoded, objects, paths_of
 from tao.traces.recording import CALL, TURN, Flag, Recording
@@ -47,6 +58,14 @@ class Reader(NamedTuple):
 READERS: dict[str, Reader] = {
     "native": Reader(native.TITLE, "lines", native.fits, native.read),
     "claude-code": Reader(claude_code.TITLE, "lines", claude_code.fits, claude_code.read),
+    "weka": Reader(weka.TITLE, "document", weka.fits, weka.read),
+    "mini-swe-agent": Reader(mini_swe.TITLE, "document", mini_swe.fits, mini_swe.read),
+    "swe-agent": Reader(swe_agent.TITLE, "document", swe_agent.fits, swe_agent.read),
+    "lmcache": Reader(lmcache.TITLE, "lines", lmcache.fits, lmcache.read),
+    "mooncake": Reader(mooncake.TITLE, "lines", mooncake.fits, mooncake.read),
+    "thunderagent": Reader(thunderagent.TITLE, "table", thunderagent.fits, thunderagent.read),
+    "terminal-bench": Reader(terminal_bench.TITLE, "document", terminal_bench.fits, terminal_bench.read),
+    "csv": Reader(normalized.TITLE, "table", normalized.fits, normalized.read_into),
 }
 
 
@@ -69,7 +88,8 @@ def load(
         try:
             reader = recognized(source)
             if reader is None:
-                ledger.unread(f"files of no known format ({', '.join(READERS)})")
+                formats = f"files of no known format ({', '.join(READERS)})"
+                ledger.unread("JSON documents that are torn or cut off" if source.torn else formats)
                 continue
             ledger.format(reader.title)
             reader.read(source, into)
@@ -91,23 +111,14 @@ def recognized(source: Source) -> Reader | None:
     if votes[best]:
         return READERS[best]
     if head.lstrip()[:1] in (b"{", b"["):
-        return _of_document(source, rows)
+        return _of_document(source)
     columns = dict.fromkeys(re.split(r"[,;\t]", decoded(head.partition(b"\n")[0], Ledger()).strip()))
     return next((r for r in READERS.values() if r.shape == "table" and r.fits(columns)), None)
 
 
-def _of_document(source: Source, rows: list[Mapping[str, Any]]) -> Reader | None:
-    found = rows[0] if len(rows) == 1 else document(source)
+def _of_document(source: Source) -> Reader | None:
+    found = source.document()
     return next((r for r in READERS.values() if r.shape == "document" and r.fits(found)), None)
-
-
-def document(source: Source) -> dict[str, Any]:
-    """The one JSON object that a file is; empty, and counted, where it is none."""
-    try:
-        found = json.loads(source.whole())
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def open_workload(name_or_path: str | os.PathLike[str], seed: int = 0, tasks: int | None = None) -> Workload:

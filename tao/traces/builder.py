@@ -82,6 +82,13 @@ class Builder:
             self._parents.append(parent)
         return found
 
+    def copied(self, *identity: Any) -> bool:
+        """Whether what these parts identify was taken before, from here or from another file."""
+        key = hash(tuple(map(plain, identity)))
+        known = key in self.seen
+        self.seen.add(key)
+        return known
+
     def turn(
         self,
         session: int,
@@ -143,7 +150,7 @@ class Builder:
         asked: Any = None,
         kind: str = "",
     ) -> int:
-        """A tool call after a turn, in seconds; `kind` is its class where the log tells one."""
+        """A tool call after a turn, in seconds; `kind` is its class where the log tells one that is known."""
         name = tool if isinstance(tool, str) and tool else "tool"
         said = command if isinstance(command, str) else None
         asked_s = self.seconds(asked, turn)
@@ -209,7 +216,7 @@ class Builder:
             except (ValueError, OverflowError):
                 self.ledger.repair("time stamps that cannot be read, taken as unknown")
                 return math.nan
-        if isinstance(x, int | float) and not isinstance(x, bool) and 0 <= x * unit_s < 1e11:
+        if isinstance(x, int | float) and not isinstance(x, bool) and 0 <= x < 1e30 and x * unit_s < 1e11:
             return x * unit_s
         if x is not None:
             self.ledger.repair("time stamps that cannot be read, taken as unknown")
@@ -287,6 +294,11 @@ class Builder:
             float(unknown.mean()) if len(unknown) else None,
             signs_of(recording),
         )
+
+
+def plain(x: Any) -> str | int | float | None:
+    """A value that can be a key, or part of one: nothing that holds others, however deep."""
+    return x if isinstance(x, str | int | float) else None
 
 
 def _order(session: Any, began: Any, order: Any) -> tuple[Any, Any]:

@@ -5,13 +5,14 @@ A damaged line costs itself and nothing more: what can still be read of it is, t
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import json
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -51,6 +52,8 @@ class Source:
 
     def __init__(self, path: Path, ledger: Ledger, limits: Limits = Limits()) -> None:
         self.path, self.ledger, self.limits = path, ledger, limits
+        self._document: dict[str, Any] | None = None
+        self.torn = False  # it began as a JSON document
 
     def head(self) -> bytes:
         """The first part of the content."""
@@ -61,16 +64,61 @@ class Source:
         """All of the content; raises `TooLargeError` where it is larger than a document may be."""
         with self._open() as stream:
             found = stream.read(self.limits.document + 1)
-        values = sum(found.count(mark) for mark in (b",", b"[", b"{"))
-        if values > MAX_VALUES:
-            raise TooLargeError(
-                f"a JSON document of more than {MAX_VALUES:,} values; write one record per line (JSONL)"
-            )
         if len(found) > self.limits.document:
             raise TooLargeError(
                 f"a JSON document of over {self.limits.document // MB} MB; write one record per line (JSONL)"
             )
+        if sum(found.count(mark) for mark in (b",", b"[", b"{")) > MAX_VALUES:
+            raise TooLargeError(
+                f"a JSON document of more than {MAX_VALUES:,} values; write one record per line (JSONL)"
+            )
         return found
+
+    def document(self) -> dict[str, Any]:
+        """The one JSON object that the file is; empty where it is none."""
+        if self._document is None:
+            content = self.whole()
+            try:
+                found = _parsed(content)
+            except (ValueError, RecursionError) as e:
+                found, self.torn = None, not str(e).startswith("Extra data")
+            self._document = found if isinstance(found, dict) else {}
+        return self._document
+
+    def table(self) -> Iterator[dict[str, str]]:
+        """The rows of a table parted by commas, semicolons or tabs, by the names in its first line.
+
+        A row that has not as many fields as the first line is skipped and counted. A quoted field may hold
+        line ends; where that leads nowhere (a quote that nothing ends), each line is a row again.
+        """
+        lines = (decoded(line, self.ledger) for line in self.lines())
+        first = next(lines, "")
+        part = max(",;\t", key=first.count)
+        header = next(_fields([first], part), [])
+        self.ledger.rows -= 1  # the first line is none
+        taken: list[str] = []
+
+        def noted() -> Iterator[str]:
+            for line in lines:
+                taken.append(line)
+                yield line
+
+        reader = _fields(noted(), part)
+        while True:
+            taken.clear()
+            fields = next(reader, None)
+            if fields is None:
+                return
+            if len(fields) == len(header):
+                self.ledger.rows -= len(taken) - 1
+                yield dict(zip(header, fields, strict=True))
+                continue
+            for line in taken:
+                alone = next(_fields([line], part), [])
+                if len(alone) == len(header) and len(taken) > 1:
+                    yield dict(zip(header, alone, strict=True))
+                else:
+                    self.ledger.skip("rows that have not as many fields as the first line")
 
     def lines(self) -> Iterator[bytes]:
         """Its lines, but those too long; the ledger counts them all."""
@@ -170,8 +218,28 @@ def _zstd(raw: BinaryIO) -> Any:
     return zstandard.ZstdDecompressor(max_window_size=2**27).stream_reader(raw, read_across_frames=True)
 
 
+def _fields(lines: Iterable[str], part: str) -> Iterator[list[str]]:
+    """The rows of a table; one that cannot be read has no fields."""
+    reader = csv.reader(iter(lines), delimiter=part, skipinitialspace=True, strict=True)
+    while True:
+        try:
+            yield next(reader)
+        except csv.Error:
+            yield []
+        except StopIteration:
+            return
+
+
 _decoder = json.JSONDecoder()
 _BLANK = re.compile(r"[\s,\x00\x1e]*")  # also what stands between the objects of a list, or of json-seq
+
+
+def _parsed(content: bytes) -> Any:
+    """JSON, by the quicker parser, or by the one that takes NaN and odd text where that refuses."""
+    try:
+        return orjson.loads(content)
+    except ValueError:
+        return json.loads(content)
 
 
 def objects(line: bytes, ledger: Ledger) -> Iterator[dict[str, Any]]:
@@ -182,7 +250,7 @@ def objects(line: bytes, ledger: Ledger) -> Iterator[dict[str, Any]]:
     ([{'a': 1}, {'b': 2}], ['lines that are torn or no JSON: 1 (file 0)'])
     """
     try:
-        found = json.loads(line)
+        found = _parsed(line)
     except (ValueError, RecursionError):
         yield from _salvaged(line, ledger)
         return
@@ -261,3 +329,32 @@ def paths_of(paths: list[str | os.PathLike[str]]) -> list[Path]:
             why = getattr(e, "strerror", None) or e
             raise InputError(f"{os.fspath(given)!r:.200} cannot be opened ({why}); check the path") from None
     return found
+
+
+def numbers(x: Any) -> list[int]:
+    """A list of whole numbers, empty where it is none.
+
+    >>> numbers([1, 2]), numbers([1, "2"]), numbers(None)
+    ([1, 2], [], [])
+    """
+    return x if isinstance(x, list) and set(map(type, x)) <= {int} else []
+
+
+def number(text: str | None) -> int | float | str | None:
+    """The number that a field of a table holds; what is none stays a text, and an empty field is None.
+
+    >>> number("12"), number(" 0.5"), number("x"), number("")
+    (12, 0.5, 'x', None)
+    """
+    text = (text or "").strip()
+    try:
+        return int(text)
+    except ValueError:
+        return _float(text)
+
+
+def _float(text: str) -> float | str | None:
+    try:
+        return float(text)
+    except ValueError:
+        return text or None

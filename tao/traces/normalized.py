@@ -11,22 +11,26 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import math
 import os
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tao import checks
 from tao.checks import InputError
+from tao.traces.builder import Builder
+from tao.traces.files import Source, number
+from tao.traces.recording import Flag
 from tao.traces.stand_ins import drawn
 from tao.workloads import HUMAN, Task, Turn, Workload, check_seconds
 
-TITLE = "table of turns"
+TITLE = "CSV, a row per turn"
 NEEDED = ("session", "turn", "context_tokens", "output_tokens")
 
 
@@ -212,3 +216,98 @@ def _seconds_cell(cells: dict[str, str], column: str, where: str) -> float | Non
         value = text
     check_seconds(value, f"{where}: {column}")
     return float(value)
+
+
+_SECONDS = ("tool_seconds", "sleep_req", "human_seconds", "llm_seconds")
+_FLAGS = {flag.name.lower(): flag for flag in Flag if flag.name} | {
+    "err": Flag.ERROR,
+    "bg": Flag.BACKGROUND,
+    "neg_tool": Flag.NEGATIVE,
+    "zero_out": Flag.ZERO_OUTPUT,
+    "file_out_of_order": Flag.OUT_OF_ORDER,
+}
+
+
+def fits(row: Mapping[str, Any]) -> bool:
+    """Whether these are the columns of such a table, or of one of totals."""
+    return all(name in row for name in NEEDED) or "total_output_tokens" in row
+
+
+def read_into(source: Source, into: Builder) -> None:
+    """All turns of a table, with what its further columns tell; rows that fail are skipped and counted."""
+    last: dict[str, tuple[int, int]] = {}
+    for cells in source.table():
+        if any(name not in cells for name in NEEDED):
+            source.ledger.unread("totals per trial, without turns; give a file with a row per turn")
+            return
+        negative = _mended(cells, into)
+        try:
+            row = _row(cells, "")
+        except InputError:
+            source.ledger.skip("rows without a session, or whose turn or tokens are no whole numbers")
+            continue
+        key = row.turn, hash(tuple(cells.values()))
+        if last.get(row.session) == key:
+            source.ledger.skip("rows that repeat the one before")
+            continue
+        if last.get(row.session, key)[0] == row.turn and row.session in last:
+            source.ledger.repair("rows that repeat a turn number of their session, kept in file order")
+        last[row.session] = key
+        _turn(into, row, cells, negative)
+
+
+def _mended(cells: dict[str, str], into: Builder) -> bool:
+    """Sets seconds and further tokens that are none to unknown, negative seconds to 0; says if any were."""
+    negative = False
+    for name in _SECONDS:
+        if cells.get(name):
+            value = number(cells[name])
+            seconds = into.seconds(value)
+            negative = negative or (isinstance(value, int | float) and value < 0)
+            cells[name] = "" if math.isnan(seconds) else repr(seconds)
+    for name in ("output_tokens", "cached_tokens"):
+        if not cells.get(name, "").isdecimal():
+            tokens = into.tokens(number(cells.get(name)))
+            cells[name] = "" if tokens < 0 else str(tokens)
+    return negative
+
+
+def _turn(into: Builder, row: _Row, cells: dict[str, str], negative: bool) -> None:
+    session = _session(into, row.session, row.sub)
+    began = into.moment(number(cells.get("t_start")))
+    flags = Flag.NEGATIVE if negative else 0
+    flags |= Flag.OUTPUT_ESTIMATED if cells.get("out_src") == "est" else 0
+    for name in cells.get("flags", "").split("+"):
+        flags |= _FLAGS.get("no_result" if name.startswith("no_result") else name, 0)
+    turn = into.turn(
+        session, row.prompt_tokens, row.output_tokens, row.cached_tokens, began,
+        order=row.turn, flags=flags,
+    )  # fmt: skip
+    into.take(turn, tool=row.tool_s, human=row.human_s, llm=number(cells.get("llm_seconds")))
+    asked = row.sleep_s
+    for tool, kind, seconds in _calls(row, cells):
+        longest = tool == (row.tool or "tool") and kind in ("", row.tool_class)
+        into.call(
+            turn, tool, seconds=seconds, asked=asked if longest else None,
+            kind=kind or (row.tool_class if longest else ""),
+        )  # fmt: skip
+        asked = None if longest else asked
+
+
+def _session(into: Builder, name: str, sub: bool) -> int:
+    """A sub-agent's session is named by the one that started it, and `.s` with a number."""
+    parent = re.fullmatch(r"(.+)\.s\d+", name, re.DOTALL) if sub else None
+    above = -1 if parent is None else into.session(("csv", parent[1]))
+    return into.session(("csv", name), above)
+
+
+def _calls(row: _Row, cells: dict[str, str]) -> list[tuple[str, str, Any]]:
+    """(tool, class, seconds) of each call: of `tools`, `name/class:seconds` parted by bars, or of the one."""
+    found = []
+    for text in filter(None, cells.get("tools", "").split("|")):
+        said, _, seconds = text.rpartition(":")
+        tool, _, kind = said.partition("/")
+        found.append((tool, kind, number(seconds)))
+    if not found and (row.tool or row.tool_s is not None):
+        found = [(row.tool or "tool", row.tool_class, row.tool_s)]
+    return found
