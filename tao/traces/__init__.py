@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from tao.commands import COMMAND_CLASSES
 from tao.model import InputError
 from tao.traces import (
     claude_code,
@@ -24,7 +24,7 @@ from tao.traces import (
     weka,
 )
 from tao.traces.builder import Builder
-from tao.traces.files import Limits, Source, TooLargeError, decoded, objects, paths_of
+from tao.traces.files import Limits, Source, TooLargeError, decoded, listed, objects, parsed, paths_of
 from tao.traces.recording import CALL, TURN, Flag, Recording
 from tao.traces.report import Ledger, Report
 from tao.workloads import WORKLOADS, Workload
@@ -81,7 +81,7 @@ def load(
     `tao.commands.COMMAND_CLASSES`. Raises `InputError` only for a path that is not there.
     """
     ledger, limits = Ledger(), limits or Limits()
-    into = Builder(ledger, COMMAND_CLASSES | dict(classes or {}), keep_names)
+    into = Builder(ledger, classes, keep_names)
     for path in paths_of(list(paths)):
         ledger.file, ledger.line = ledger.file + 1, 0
         source = Source(path, ledger, limits)
@@ -104,8 +104,12 @@ def recognized(source: Source) -> Reader | None:
     """The format of a file: that of most of the rows at its beginning."""
     head = source.head()
     rows: list[Mapping[str, Any]] = []
-    for line in head[: head.rfind(b"\n") + 1 or len(head)].splitlines()[:50]:
-        rows += objects(line, Ledger())
+    lines = head[: head.rfind(b"\n") + 1 or len(head)].splitlines()[:50]
+    for line in lines:
+        with contextlib.suppress(ValueError, RecursionError):
+            rows += [row for row in listed(parsed(line)) if isinstance(row, dict)]
+    if not rows:  # all of them torn, or one long line of several
+        rows = [row for line in lines for row in objects(line, Ledger())]
     votes = {name: sum(map(reader.fits, rows)) for name, reader in READERS.items() if reader.shape == "lines"}
     best = max(votes, key=lambda name: votes[name])
     if votes[best]:

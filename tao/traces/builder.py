@@ -9,15 +9,14 @@ from __future__ import annotations
 import math
 import re
 from array import array
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from tao.commands import CLASSES, COMMAND_CLASSES, TOOL_CLASSES, Classes
+from tao.commands import CLASSES, COMMAND_CLASSES, TOOL_CLASSES, Classes, classify
 from tao.readiness import parsed_sleep
 from tao.traces.recording import CALL, MAX_TOKENS, TURN, Flag, Recording
 from tao.traces.report import Ledger, Report
@@ -40,7 +39,7 @@ DROP = 0.8  # ours: a context below that part of the one before was cut; hidden 
 
 
 class Builder:
-    """Collects sessions, turns and calls. `table` finds the class of a shell command.
+    """Collects sessions, turns and calls. `more_classes` adds to `COMMAND_CLASSES`.
 
     >>> b = Builder()
     >>> turn = b.turn(b.session("a"), context=100, output=20, began=0.0, ended=2.0)
@@ -53,13 +52,15 @@ class Builder:
     def __init__(
         self,
         ledger: Ledger | None = None,
-        table: Mapping[str, str] = COMMAND_CLASSES,
+        more_classes: Mapping[str, str] | None = None,
         keep_names: bool = False,
     ) -> None:
         self.ledger = ledger or Ledger()
         self.seen: set[int] = set()  # what was read before, across files
-        self._class_of, self._keep_names = Classes(table), keep_names
-        self._known_classes = {*CLASSES, *table.values(), HUMAN, ""}
+        more = dict(more_classes or {})
+        self._class_of: Callable[[str], str] = Classes(COMMAND_CLASSES | more) if more else classify
+        self._keep_names = keep_names
+        self._known_classes = {*CLASSES, *more.values(), HUMAN, ""}
         self._sessions: dict[Hashable, int] = {}
         self._parents: list[int] = []
         self._tools: dict[str, int] = {}
@@ -310,10 +311,13 @@ def _order(session: Any, began: Any, order: Any) -> tuple[Any, Any]:
     rows = np.lexsort((rank, session))
     timed = began[rows].copy()
     later = np.diff(session[rows]) != 0
-    for start, end in pairwise([0, *(np.flatnonzero(later) + 1), len(rows)]):
+    # Only where a session has moments throughout and they go back: its rows by the clock, else as they stand.
+    back = np.flatnonzero((np.diff(timed) < -CLOCK_STEP_S) & ~later)
+    bounds = np.concatenate([[0], np.flatnonzero(later) + 1, [len(rows)]])
+    for k in np.unique(np.searchsorted(bounds, back, side="right") - 1):
+        start, end = bounds[k], bounds[k + 1]
         part = timed[start:end]
-        unordered = np.isnan(order[rows[start:end]]).all() and not np.isnan(part).any()
-        if unordered and len(part) > 1 and np.diff(part).min() < -CLOCK_STEP_S:
+        if np.isnan(order[rows[start:end]]).all() and not np.isnan(part).any():
             rows[start:end] = rows[start:end][np.argsort(part, kind="stable")]
     moved = np.zeros(len(rows), bool)
     moved[rows[1:][(np.diff(rows) < 0) & ~later]] = True

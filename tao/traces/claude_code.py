@@ -27,7 +27,8 @@ def fits(row: Mapping[str, Any]) -> bool:
     """Whether a row is a line of such a transcript."""
     if "sessionId" not in row and "uuid" not in row and "leafUuid" not in row:
         return False
-    return "type" in row and ("message" in row or row["type"] in _SILENT)
+    kind = row.get("type")
+    return isinstance(kind, str) and ("message" in row or kind in _SILENT)
 
 
 _TYPES = (

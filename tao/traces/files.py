@@ -79,7 +79,7 @@ class Source:
         if self._document is None:
             content = self.whole()
             try:
-                found = _parsed(content)
+                found = parsed(content)
             except (ValueError, RecursionError) as e:
                 found, self.torn = None, not str(e).startswith("Extra data")
             self._document = found if isinstance(found, dict) else {}
@@ -234,12 +234,17 @@ _decoder = json.JSONDecoder()
 _BLANK = re.compile(r"[\s,\x00\x1e]*")  # also what stands between the objects of a list, or of json-seq
 
 
-def _parsed(content: bytes) -> Any:
+def parsed(content: bytes) -> Any:
     """JSON, by the quicker parser, or by the one that takes NaN and odd text where that refuses."""
     try:
         return orjson.loads(content)
     except ValueError:
         return json.loads(content)
+
+
+def listed(x: Any) -> list[Any]:
+    """A list as it is, anything else as one of a single thing."""
+    return x if isinstance(x, list) else [x]
 
 
 def objects(line: bytes, ledger: Ledger) -> Iterator[dict[str, Any]]:
@@ -250,7 +255,7 @@ def objects(line: bytes, ledger: Ledger) -> Iterator[dict[str, Any]]:
     ([{'a': 1}, {'b': 2}], ['lines that are torn or no JSON: 1 (file 0)'])
     """
     try:
-        found = _parsed(line)
+        found = parsed(line)
     except (ValueError, RecursionError):
         yield from _salvaged(line, ledger)
         return

@@ -35,7 +35,7 @@ TURN = np.dtype(
 CALL = np.dtype(
     [
         ("turn", "i4"),  # a row of the turns
-        ("tool", "i2"),
+        ("tool", "i4"),
         ("tool_class", "i2"),
         ("seconds", "f8"),
         ("asked_s", "f8"),  # by a `sleep`, or as an explicit wait
