@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -10,9 +9,9 @@ from typing import Any, Literal, NamedTuple
 
 from tao.commands import COMMAND_CLASSES
 from tao.model import InputError
-from tao.traces import claude_code, normalized
+from tao.traces import asciinema, atif, claude_code, codex, dynamo, normalized, otel, tracelab
 from tao.traces.builder import Builder
-from tao.traces.files import Limits, Source, TooLargeError, decoded, objects, paths_of
+from tao.traces.files import Limits, Source, TooLargeError, decoded, document, objects, paths_of
 from tao.traces.recording import CALL, TURN, Flag, Recording
 from tao.traces.report import Ledger, Report
 from tao.workloads import WORKLOADS, Workload
@@ -45,6 +44,13 @@ class Reader(NamedTuple):
 
 READERS: dict[str, Reader] = {
     "claude-code": Reader(claude_code.TITLE, "lines", claude_code.fits, claude_code.read),
+    "codex": Reader(codex.TITLE, "lines", codex.fits, codex.read),
+    "tracelab": Reader(tracelab.TITLE, "lines", tracelab.fits, tracelab.read),
+    "tracelab-replay": Reader(tracelab.REPLAY, "table", tracelab.fits_replay, tracelab.read_replay),
+    "dynamo": Reader(dynamo.TITLE, "lines", dynamo.fits, dynamo.read),
+    "opentelemetry": Reader(otel.TITLE, "lines", otel.fits, otel.read),
+    "asciinema": Reader(asciinema.TITLE, "lines", asciinema.fits, asciinema.read),
+    "atif": Reader(atif.TITLE, "lines", atif.fits, atif.read),
 }
 
 
@@ -95,17 +101,12 @@ def recognized(source: Source) -> Reader | None:
 
 
 def _of_document(source: Source, rows: list[Mapping[str, Any]]) -> Reader | None:
-    found = rows[0] if len(rows) == 1 else document(source)
-    return next((r for r in READERS.values() if r.shape == "document" and r.fits(found)), None)
-
-
-def document(source: Source) -> dict[str, Any]:
-    """The one JSON object that a file is; empty, and counted, where it is none."""
-    try:
-        found = json.loads(source.whole())
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    readers = [r for r in READERS.values() if r.shape != "table"]
+    for found in (*rows[:1], document(source)):
+        for reader in readers:
+            if reader.fits(found):
+                return reader
+    return None
 
 
 def open_workload(name_or_path: str | os.PathLike[str], seed: int = 0, tasks: int | None = None) -> Workload:

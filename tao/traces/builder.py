@@ -122,9 +122,9 @@ class Builder:
         self._turn["flags"][turn] |= flag
 
     def take(self, turn: int, **seconds: Any) -> None:
-        """Durations that the log tells itself: `tool`, `human`, `llm`; `prefix` in tokens."""
+        """Durations that the log tells itself: `tool`, `human`, `llm`; also tokens, by their names."""
         for name, value in seconds.items():
-            if name == "prefix":
+            if name in self._turn:
                 self._turn[name][turn] = self.tokens(value)
             else:
                 self._time[name][turn] = self.seconds(value, turn)
@@ -157,9 +157,11 @@ class Builder:
         self._call_s["asked"].append(asked_s)
         return len(self._call["turn"]) - 1
 
-    def result(self, call: int, at: float, error: bool = False) -> None:
-        """A tool call has returned, at that moment."""
+    def result(self, call: int, at: float, error: bool = False, seconds: Any = None) -> None:
+        """A tool call has returned, at that moment; `seconds` is what the tool itself measured."""
         turn, began = self._call["turn"][call], self._call_s["began"][call]
+        if seconds is not None:
+            self._call_s["seconds"][call] = self.seconds(seconds, turn)
         if math.isnan(self._call_s["seconds"][call]):
             self._call_s["seconds"][call] = self.seconds(at - began, turn)
         if not self._time["resumed"][turn] >= at:
@@ -203,7 +205,7 @@ class Builder:
             except (ValueError, OverflowError):
                 self.ledger.repair("time stamps that cannot be read, taken as unknown")
                 return math.nan
-        if isinstance(x, int | float) and not isinstance(x, bool) and 0 <= x * unit_s < 1e11:
+        if isinstance(x, int | float) and not isinstance(x, bool) and 0 <= x < 1e11 / unit_s:
             return x * unit_s
         if x is not None:
             self.ledger.repair("time stamps that cannot be read, taken as unknown")

@@ -137,6 +137,29 @@ def _zstd(raw: BinaryIO) -> Any:
     return zstandard.ZstdDecompressor(max_window_size=2**27).stream_reader(raw, read_across_frames=True)
 
 
+def document(source: Source) -> dict[str, Any]:
+    """The one JSON object that a file is; empty where it is none."""
+    try:
+        found = json.loads(source.whole())
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def documents(source: Source) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a file that is one, over many lines, or has one in each line."""
+    try:
+        json.loads(next(Source(source.path, Ledger(), source.limits).lines(), b""))
+        whole = {}
+    except (ValueError, RecursionError):
+        whole = document(source)
+    if whole:
+        source.ledger.rows += 1
+        yield whole
+    else:
+        yield from source.records()
+
+
 _decoder = json.JSONDecoder()
 _BLANK = re.compile(r"[\s,\x00\x1e]*")  # also what stands between the objects of a list, or of json-seq
 
