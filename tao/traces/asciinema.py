@@ -24,7 +24,6 @@ FIRST_PROMPT = 1250  # ours: mini-swe-agent's instructions with a task; a cast d
 _SPINNER = "Waiting for the LM to respond"
 _STEP = re.compile(r"mini-swe-agent \(step (\d{1,6}), \$[\d.,]*\):")
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)")
-_COMMAND = re.compile(r"```bash\n(.*?)\n```", re.DOTALL)
 _KEPT = 65_536  # characters of a line, or of an answer, that are looked at
 
 
@@ -72,7 +71,7 @@ class _Reading:
         elif _SPINNER not in text:
             self.chars += len(text.strip())
             if self.answering and len(self.text) < _KEPT:
-                self.text += text.strip("\r") + "\n"
+                self.text += text.strip("\r")[:_KEPT] + "\n"
 
     def close(self, at: float = math.nan) -> None:
         """The answer, or the tool's result, is complete."""
@@ -80,12 +79,12 @@ class _Reading:
         if self.step:
             self.context += tokens
         if self.answering:
-            found = _COMMAND.search(self.text)
+            found = _command(self.text)
             if self.turn >= 0 and tokens:  # no text: it was not shown, which does not mean that there is none
                 self.into.answered(self.turn, tokens, math.nan)
                 self.into.flag(self.turn, Flag.OUTPUT_ESTIMATED)
             if self.turn >= 0 and (found or not math.isnan(at)):
-                call = self.into.call(self.turn, "bash", found[1] if found else None, began=self.answered)
+                call = self.into.call(self.turn, "bash", found, began=self.answered)
                 if not math.isnan(at):
                     self.into.result(call, at)
         self.answering, self.chars, self.text = False, 0, ""
@@ -99,7 +98,7 @@ def read(source: Source, into: Builder) -> None:
         if header is not None:
             identity = name(header.get("timestamp"))
             continue
-        rest += text
+        rest = rest + text if "\n" in text or _SPINNER not in text else ""
         if _SPINNER in text and math.isnan(reading.since):
             reading.since = at
         *lines, rest = rest.split("\n")
@@ -109,6 +108,13 @@ def read(source: Source, into: Builder) -> None:
     reading.close()
     if not reading.step:
         source.ledger.skip("casts without the step lines of mini-swe-agent: other agents leave no marks")
+
+
+def _command(text: str) -> str | None:
+    """The command in the first block of an answer."""
+    start = text.find("```bash\n")
+    end = text.find("\n```", start + 1)
+    return text[start + 8 : end] if 0 <= start < end else None
 
 
 def _events(source: Source, into: Builder) -> Iterator[tuple[float, str, Mapping[str, Any] | None]]:

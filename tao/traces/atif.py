@@ -7,6 +7,7 @@ and only an `extra.duration_ms` of a result was measured.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,9 +30,9 @@ def read(source: Source, into: Builder) -> None:
         if not fits(document):
             source.ledger.skip("rows that are no trajectory")
             continue
-        waiting: list[tuple[Mapping[str, Any], int]] = [(document, -1)]
+        waiting: deque[tuple[Mapping[str, Any], int]] = deque([(document, -1)])
         while waiting:
-            trajectory, parent = waiting.pop(0)
+            trajectory, parent = waiting.popleft()
             if parent >= 0:
                 source.ledger.rows += 1
             session = _trajectory(trajectory, parent, source, into)

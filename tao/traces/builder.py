@@ -245,8 +245,12 @@ class Builder:
         _people(turns, calls, self._classes.get("human", -1))
         used = np.unique(turns["session"])  # a session without a turn is none
         turns["session"] = np.searchsorted(used, turns["session"])
-        parents = np.array([self._parents[k] for k in used], np.int32)
-        parents = np.where(np.isin(parents, used), np.searchsorted(used, parents), -1).astype(np.int32)
+        above, alive = list(self._parents), set(used.tolist())
+        for k, parent in enumerate(above):
+            if parent >= 0 and parent not in alive:
+                above[k] = above[parent]  # a parent comes before its children
+        parents = np.array([above[k] for k in used], np.int32)
+        parents = np.where(parents < 0, -1, np.searchsorted(used, parents)).astype(np.int32)
         recording = Recording(
             _session_names(parents), parents, turns, calls, tuple(self._names), tuple(self._classes)
         )

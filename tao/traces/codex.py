@@ -117,9 +117,9 @@ def _parent(payload: Mapping[str, Any]) -> str | None:
 def _own_from(source: Source, payload: Mapping[str, Any], parent: str | None, into: Builder) -> int:
     """The line at which a session's own history begins, 0 if all of it is.
 
-    Before it stand copies: of a session read from another file, and of a parent, up to the child's own
-    task. That is the first one whose id (a UUID of version 7) is as new as the session, or the first one
-    after all token counts that were written at once.
+    Before it stand copies: of token counts that other files have for this session or its parent, and all
+    up to a child's own task. That is the first one whose id (a UUID of version 7) is as new as the session,
+    or the first one after all token counts that were written at once.
     """
     identity, known = name(payload.get("id")), -1
     mine: list[int] = []
@@ -133,8 +133,11 @@ def _own_from(source: Source, payload: Mapping[str, Any], parent: str | None, in
         if row.get("type") == "session_meta":
             continue
         if inner.get("type") == "token_count":
-            mine.append(hash((identity, str(row.get("timestamp")), _totals(inner))))
-            known = line if mine[-1] in into.seen else known
+            totals = _totals(inner)  # they grow, and so tell one count from another
+            if totals is not None:
+                mine.append(hash((identity, totals)))
+                copied = mine[-1] in into.seen or hash((parent, totals)) in into.seen
+                known = line if copied else known
             counts = line if at <= began + COPYING_S else counts
         else:
             tasks.append((line, inner.get("turn_id")))

@@ -36,7 +36,7 @@ TOOL, AGENT = "execute_tool", "invoke_agent"
 _OURS = {key: name for name, keys in ATTRIBUTES.items() for key in keys}
 _RANK = {key: rank for keys in ATTRIBUTES.values() for rank, key in enumerate(keys)}
 _ERROR = (2, "STATUS_CODE_ERROR")
-MAX_DEPTH = 1000  # ours: of spans within spans
+MAX_DEPTH = 100  # ours: of spans within spans, also where they form a ring
 
 
 _Key = tuple[str | None, str]  # of a span: its trace's and its own id
@@ -161,7 +161,7 @@ class _Tree:
         found: list[_Key] = []
         while span.parent is not None and len(found) < MAX_DEPTH:
             key = (span.trace, span.parent)
-            if key not in self.spans or key in found:
+            if key not in self.spans:
                 break
             found.append(key)
             span = self.spans[key]

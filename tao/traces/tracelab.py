@@ -55,10 +55,11 @@ def read(source: Source, into: Builder) -> None:
                 into.result(call, at, event.get("is_error") is True)
         index = row.get("round_index")
         place = float(index) if isinstance(index, int) and abs(index) < 1e9 else math.nan
-        last[number] = began if not math.isnan(began) else last.get(number, place)
+        if not math.isnan(began):
+            last[number] = began
         turn = into.turn(
             number, _prompt(row, into), row.get("output_tokens"), row.get("prefix_tokens"), began, ended,
-            order=last[number],
+            order=last.get(number, place),
         )  # fmt: skip
         waiting |= {(number, key): call for key, call in _tools(row, events, turn, into)}
 
@@ -127,11 +128,11 @@ def read_replay(source: Source, into: Builder) -> None:
             continue
         key = row.get("session_id") or row.get("id")
         session = into.session(("tracelab-replay", source.ledger.file, key))
-        parts = [into.tokens(row[column]) for column in ("prefix_len", "input_len")]
-        index, rewound = into.tokens(row["round_idx"]), 0 <= parts[0] < before.get(session, 0)
+        parts = [into.tokens(row.get(column)) for column in ("prefix_len", "input_len")]
+        index, rewound = into.tokens(row.get("round_idx")), 0 <= parts[0] < before.get(session, 0)
         before[session] = parts[0]
         turn = into.turn(
-            session, sum(parts) if min(parts) >= 0 else None, row["output_len"], row["prefix_len"],
+            session, sum(parts) if min(parts) >= 0 else None, row.get("output_len"), row.get("prefix_len"),
             prefix=parts[0] if rewound else None, order=float(index) if index >= 0 else math.nan,
         )  # fmt: skip
         if "arrival_time" in columns:
