@@ -47,7 +47,10 @@ def _trajectory(trajectory: Mapping[str, Any], parent: int, source: Source, into
     session = into.session(key, parent)
     since = math.nan
     steps = trajectory.get("steps")
-    source.ledger.skip("steps that are no JSON object", sum(not isinstance(s, dict) for s in steps or ()))
+    if not isinstance(steps, list):
+        source.ledger.skip("trajectories without a list of steps")
+        return session
+    source.ledger.skip("steps that are no JSON object", sum(not isinstance(step, dict) for step in steps))
     for step in mappings(steps):
         at = into.moment(step.get("timestamp"))
         identity = hash((*key[:2], name(step.get("step_id")), at))

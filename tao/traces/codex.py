@@ -85,11 +85,13 @@ def read(source: Source, into: Builder) -> None:
             key = ("codex", name(payload.get("id")) or source.ledger.file)
             parent = _parent(payload)
             if first:
-                own = _own_from(source, payload, parent, into)
+                again = hash(key) in into.seen
+                own = _own_from(source, payload, parent, into) if parent or again else 0
             elif key == reading.key or source.ledger.line < own:
                 source.ledger.skip("lines on a session that repeat or are copied")
                 continue
             first = False
+            into.seen.add(hash(key))
             above = into.session(("codex", parent)) if parent and ("codex", parent) != key else -1
             reading = _Reading(into, key, into.session(key, above))
             continue
@@ -122,7 +124,6 @@ def _own_from(source: Source, payload: Mapping[str, Any], parent: str | None, in
     or the first one after all token counts that were written at once.
     """
     identity, known = name(payload.get("id")), -1
-    mine: list[int] = []
     tasks: list[tuple[int, Any]] = []
     counts, began, quiet = 0, math.nan, 0
     clock = Builder(Ledger())  # whose repairs nobody counts: lines are read again
@@ -135,14 +136,12 @@ def _own_from(source: Source, payload: Mapping[str, Any], parent: str | None, in
         if inner.get("type") == "token_count":
             totals = _totals(inner)  # they grow, and so tell one count from another
             if totals is not None:
-                mine.append(hash((identity, totals)))
-                copied = mine[-1] in into.seen or hash((parent, totals)) in into.seen
-                known = line if copied else known
+                read_before = any(hash((key, totals)) in into.seen for key in (identity, parent))
+                known = line if read_before else known
             counts = line if at <= began + COPYING_S else counts
         else:
             tasks.append((line, inner.get("turn_id")))
         quiet = line if at <= began + COPYING_S else quiet
-    into.seen.update(mine)
     if parent is None:
         return known + 1
     created = into.moment(payload.get("timestamp"))
@@ -188,6 +187,8 @@ def _count(reading: _Reading, payload: Mapping[str, Any], at: float, copied: boo
         return
     repeated = totals is not None and totals == before
     reading.totals = totals or before
+    if totals is not None:
+        into.seen.add(hash((reading.key[-1], totals)))
     if copied or repeated:
         into.ledger.skip(
             "lines that are copies of another session's or file's (inherited history)"
