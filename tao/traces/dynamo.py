@@ -26,7 +26,7 @@ def fits(row: Mapping[str, Any]) -> bool:
     return isinstance(schema, str) and schema.startswith(_SCHEMA)
 
 
-@dataclass
+@dataclass(slots=True)
 class _Tool:
     """A tool call, from whichever of its events are there."""
 
