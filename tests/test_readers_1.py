@@ -179,7 +179,7 @@ def test_codex_times_are_the_tools_own_where_it_tells_them(log):
             meta(),
             event(1, "user_message"),
             ask(3, "c1", cmd="sleep 2; ls"),
-            ask(4, "c2", command=["bash", "-lc", "pytest"]),
+            ask(4, "c2", command=["bash", "-lc", "pytest"], yield_time_ms=1000),
             count(4.1, (100, 20), (100, 20)),
             back(5, "c2", "Wall time: 0.7500 seconds\nProcess exited with code 1\n"),
             back(6.5, "c1", '{"output": "x", "metadata": {"exit_code": 0}}'),
@@ -280,13 +280,15 @@ def test_a_codex_child_does_not_count_its_parents_history_again(log, ids, stampe
         count(30, (450, 40), (200, 10)),
     ]
     copied = [copy.deepcopy(row) for row in parent[:9]]
-    for row in copied if stamped else ():
-        row["timestamp"] = at(20.1)
+    for k, row in enumerate(copied if stamped else ()):
+        row["timestamp"] = at(
+            20 + k * (0.5 if ids else 0.1)
+        )  # a slow copy only ids that tell the time give away
     child = [
         meta("k", 20, source={"subagent": {"thread_spawn": {"parent_thread_id": "p", "depth": 1}}}),
         *copied,
-        event(20.4, "task_started", turn_id=uuid(20.4) if ids else "t3"),
-        event(20.5, "user_message"),
+        event(24.5, "task_started", turn_id=uuid(24.5) if ids else "t3"),
+        event(24.5, "user_message"),
         said(25),
         count(25, (430, 44), (180, 14)),
         event(26, "user_message"),
@@ -459,20 +461,23 @@ def test_dynamo_tools_go_to_the_request_that_asked_for_them(log):
     found = log(
         [
             tool("tool_end", 3000, "b", duration_ms=2000.0),  # out of order, its start lost
-            answer(1000, 100, calls=["a", "b", "c"]),
+            answer(1000, 100, calls=["a", "b", "c", "d"]),
             tool("tool_start", 1010, "a"),
             tool("tool_error", 1500, "a"),
-            tool("tool_start", 1010, "c"),
+            tool("tool_start", 5500, "c"),
             answer(5000, 200, wrap=False, cached_tokens=64),
+            tool("tool_end", 5200, "e", duration_ms=2100.0),
+            tool("tool_end", 5800, "f", duration_ms=300.0),
             dynamo("request_start", 0),
         ]
     )
     assert seconds(found.turns["llm_s"]) == [1.0, 1.0]
-    assert seconds(found.turns["tool_s"]) == [2.0, None]
-    assert sorted(seconds(found.calls["seconds"]), key=str) == [0.49, 2.0, None]
+    assert seconds(found.turns["tool_s"]) == [4.2, 0.8]
+    assert found.calls["turn"].tolist() == [0] * 5 + [1]
+    assert sorted(seconds(found.calls["seconds"]), key=str) == [0.3, 0.49, 2.0, 2.1, None, None]
     assert found.turns["flags"].tolist() == [Flag.ERROR, 0]
     assert found.turns["cached_tokens"].tolist() == [-1, 64]
-    assert repaired(found, "start is lost") == 1
+    assert repaired(found, "start is lost") == 3
     assert skipped(found, "other than") == 1
 
 
@@ -579,7 +584,7 @@ def test_agents_within_agents_are_sessions_of_their_own(log):
                 span("t", "execute_tool", 2, 9, "a", tool="Task"),
                 span("b", "invoke_agent", 2, 9, "t"),
                 span("c2", "chat", 3, 5, "b", prompt=50, output=5),
-                span("c3", "chat", 3.1, 4.9, "c2", prompt=50, output=5),
+                span("c3", "chat", 3.1, 4.9, "c2", prompt=60, output=5),
                 span("t2", "execute_tool", 5, 6, "b", tool="bash"),
                 span("c4", "chat", 9, 10, "a", prompt=120, output=5),
                 span("a2", "invoke_agent", 60, 70, trace="u", chat="k"),
@@ -600,6 +605,7 @@ def test_spans_that_end_before_they_begin_take_0(log):
     found = log([otlp(span("c", "chat", 2, 1.5, prompt=10), span("y", "execute_tool", 4, 3.5), wrapped)])
     assert seconds(found.turns["llm_s"]) == [0.0]
     assert seconds(found.calls["seconds"]) == [0.0, None]
+    assert seconds(found.turns["tool_s"]) == [2.0]
     assert found.turns["flags"][0] & Flag.NEGATIVE
     assert repaired(found, "below zero") == 2
 
@@ -625,7 +631,7 @@ SESSION = (
     (3.0, "\r\r\nmini-swe-agent (st"),
     (3.0, "ep 1, $0.01):\r\n"),
     (3.0, "\x1b[1mTHOUGHT: x\r\n\r\n```bash\r\nsleep 3 && make\r\n```\r\n"),
-    (7.5, "\r\nUser:\r\n"),
+    (7.5, "\r\n\x1b[32mUser:\x1b[0m\r\n"),
     (7.5, "o" * 330 + "\r\n"),
     (7.6, WAIT),
     (9.0, "\r\nmini-swe-agent (step 2, $0.02):\r\nText\r\nmini-swe-agent (step 1, $0.01):\r\n"),
@@ -650,6 +656,16 @@ def test_the_marks_of_a_cast_tell_answers_and_tools(log):
 def test_casts_with_relative_times_and_of_other_agents(log):
     events = [(0.5, WAIT), (2.0, "\nmini-swe-agent (step 1, $0.01):\n"), (1.5, "User:\n")]
     assert seconds(log(cast(*events, version=3)).calls["seconds"]) == [1.5]
+    back = [(9.0, WAIT), (10.0, "\nmini-swe-agent (step 1, $0.01):\nab\n"), (11.0, "User:\nc\n")]
+    late = log(
+        cast(
+            *back,
+            (6.0, "\nmini-swe-agent (step 2, $0.01):\nab\n"),
+            (8.0, "User:\nc\n"),
+            (8.5, "\nmini-swe-agent (step 3, $0.01):\nab\n"),
+        )
+    )
+    assert seconds(late.turns["tool_s"]) == [1.0, 2.0, None]
     other = log(cast((0.0, "$ ls\r\n"), (1.0, "User:\r\n")))
     assert len(other.turns) == 0
     assert skipped(other, "step lines") == 1
@@ -689,12 +705,12 @@ def test_measured_durations_of_a_trajectory_are_taken(log):
         [
             trajectory(
                 step(1, prompt=10, **called(("a", 1500))),
-                step(2, prompt=30, **called(("b", 10), ("c", None))),
+                step(2, prompt=30, **called(("b", None), ("c", 10))),
             )
         ]
     )
     assert seconds(found.turns["tool_s"]) == [1.5, None]
-    assert seconds(found.calls["seconds"]) == [1.5, 0.01, None]
+    assert seconds(found.calls["seconds"]) == [1.5, None, 0.01]
     assert seconds(found.turns["start_s"]) == [None, None]
 
 
