@@ -11,16 +11,22 @@ from typing import Any, Literal, NamedTuple
 
 from tao.model import InputError
 from tao.traces import (
+    asciinema,
+    atif,
     claude_code,
+    codex,
+    dynamo,
     lmcache,
     mini_swe,
     mooncake,
     native,
     normalized,
+    otel,
     replay,
     swe_agent,
     terminal_bench,
     thunderagent,
+    tracelab,
     weka,
 )
 from tao.traces.builder import Builder
@@ -65,6 +71,13 @@ READERS: dict[str, Reader] = {
     "mooncake": Reader(mooncake.TITLE, "lines", mooncake.fits, mooncake.read),
     "thunderagent": Reader(thunderagent.TITLE, "table", thunderagent.fits, thunderagent.read),
     "terminal-bench": Reader(terminal_bench.TITLE, "document", terminal_bench.fits, terminal_bench.read),
+    "codex": Reader(codex.TITLE, "lines", codex.fits, codex.read),
+    "tracelab": Reader(tracelab.TITLE, "lines", tracelab.fits, tracelab.read),
+    "tracelab-replay": Reader(tracelab.REPLAY, "table", tracelab.fits_replay, tracelab.read_replay),
+    "dynamo": Reader(dynamo.TITLE, "lines", dynamo.fits, dynamo.read),
+    "opentelemetry": Reader(otel.TITLE, "lines", otel.fits, otel.read),
+    "asciinema": Reader(asciinema.TITLE, "lines", asciinema.fits, asciinema.read),
+    "atif": Reader(atif.TITLE, "lines", atif.fits, atif.read),
     "csv": Reader(normalized.TITLE, "table", normalized.fits, normalized.read_into),
 }
 
@@ -122,7 +135,7 @@ def recognized(source: Source) -> Reader | None:
 
 def _of_document(source: Source) -> Reader | None:
     found = source.document()
-    return next((r for r in READERS.values() if r.shape == "document" and r.fits(found)), None)
+    return next((r for r in READERS.values() if r.shape != "table" and r.fits(found)), None)
 
 
 def open_workload(name_or_path: str | os.PathLike[str], seed: int = 0, tasks: int | None = None) -> Workload:

@@ -133,9 +133,9 @@ class Builder:
         self._turn["flags"][turn] |= flag
 
     def take(self, turn: int, **seconds: Any) -> None:
-        """Durations that the log tells itself: `tool`, `human`, `llm`; `prefix` in tokens."""
+        """Durations that the log tells itself: `tool`, `human`, `llm`; also tokens, by their names."""
         for name, value in seconds.items():
-            if name == "prefix":
+            if name in self._turn:
                 self._turn[name][turn] = self.tokens(value)
             else:
                 self._time[name][turn] = self.seconds(value, turn)
@@ -171,9 +171,11 @@ class Builder:
         self._call_s["asked"].append(asked_s)
         return len(self._call["turn"]) - 1
 
-    def result(self, call: int, at: float, error: bool = False) -> None:
-        """A tool call has returned, at that moment."""
+    def result(self, call: int, at: float, error: bool = False, seconds: Any = None) -> None:
+        """A tool call has returned, at that moment; `seconds` is what the tool itself measured."""
         turn, began = self._call["turn"][call], self._call_s["began"][call]
+        if seconds is not None:
+            self._call_s["seconds"][call] = self.seconds(seconds, turn)
         if math.isnan(self._call_s["seconds"][call]):
             self._call_s["seconds"][call] = self.seconds(at - began, turn)
         if not self._time["resumed"][turn] >= at:
@@ -217,7 +219,7 @@ class Builder:
             except (ValueError, OverflowError):
                 self.ledger.repair("time stamps that cannot be read, taken as unknown")
                 return math.nan
-        if isinstance(x, int | float) and not isinstance(x, bool) and 0 <= x < 1e30 and x * unit_s < 1e11:
+        if isinstance(x, int | float) and not isinstance(x, bool) and 0 <= x < 1e11 / unit_s:
             return x * unit_s
         if x is not None:
             self.ledger.repair("time stamps that cannot be read, taken as unknown")
@@ -257,8 +259,12 @@ class Builder:
         _people(turns, calls, self._classes.get(HUMAN, -1))
         used = np.unique(turns["session"])  # a session without a turn is none
         turns["session"] = np.searchsorted(used, turns["session"])
-        parents = np.array([self._parents[k] for k in used], np.int32)
-        parents = np.where(np.isin(parents, used), np.searchsorted(used, parents), -1).astype(np.int32)
+        above, alive = list(self._parents), set(used.tolist())
+        for k, parent in enumerate(above):
+            if parent >= 0 and parent not in alive:
+                above[k] = above[parent]  # a parent comes before its children
+        parents = np.array([above[k] for k in used], np.int32)
+        parents = np.where(parents < 0, -1, np.searchsorted(used, parents)).astype(np.int32)
         recording = Recording(
             _session_names(parents), parents, turns, calls, tuple(self._names), tuple(self._classes)
         )

@@ -230,6 +230,18 @@ def _fields(lines: Iterable[str], part: str) -> Iterator[list[str]]:
             return
 
 
+def documents(source: Source) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a file that is one, over many lines, or has one in each line."""
+    try:
+        parsed(next(Source(source.path, Ledger(), source.limits).lines(), b""))
+    except (ValueError, RecursionError):
+        if whole := source.document():
+            source.ledger.rows += 1
+            yield whole
+            return
+    yield from source.records()
+
+
 _decoder = json.JSONDecoder()
 _BLANK = re.compile(r"[\s,\x00\x1e]*")  # also what stands between the objects of a list, or of json-seq
 
