@@ -176,10 +176,10 @@ def durations(recording: Recording) -> pd.DataFrame:
         known = np.sort(seconds[~np.isnan(seconds)])
         if len(known):
             at = np.unique(np.linspace(0, len(known) - 1, min(CURVE, len(known))).round().astype(int))
-            columns = {"tool_class": name, "seconds": known[at], "share": (at + 1) / len(known)}
-            parts.append(pd.DataFrame(columns))
-    columns = pd.DataFrame(columns=["tool_class", "seconds", "share"])
-    return pd.concat(parts, ignore_index=True) if parts else columns
+            curve = {"tool_class": name, "seconds": known[at], "share": (at + 1) / len(known)}
+            parts.append(pd.DataFrame(curve))
+    none = pd.DataFrame(columns=["tool_class", "seconds", "share"])
+    return pd.concat(parts, ignore_index=True) if parts else none
 
 
 def fits(recording: Recording) -> pd.DataFrame:
