@@ -155,6 +155,7 @@ def test_the_table_of_tools_is_what_plain_python_counts(recording):
     curves = statistics.durations(recording)
     for name, curve in curves.groupby("tool_class"):
         known = [s for kind, s in calls if name in ("all", kind) and s is not None]
+        assert (curve["seconds"].iloc[-1], curve["share"].iloc[-1]) == (max(known), 1)
         for seconds, share in zip(curve["seconds"], curve["share"], strict=True):
             at_least = sum(s < seconds for s in known) / len(known)
             assert at_least < share <= sum(s <= seconds for s in known) / len(known) + 1e-12
@@ -275,14 +276,20 @@ def sample(seed: int, n: int, *parts: tuple[float, float, float], most: float = 
 
 
 def test_the_likelihood_is_that_of_the_mixture_and_no_near_one_is_better():
-    values = sample(1, 400, (0.7, 0.0, 0.5), (0.3, 2.0, 0.8), most=20.0)
-    found = mixtures.fit(values, 20.0)
-    best = naive_likelihood(values.tolist(), found.mixture, 20.0)
+    values = sample(1, 400, (0.7, 0.0, 0.5), (0.3, 2.0, 0.8), most=8.0)  # half of the second are cut
+    found = mixtures.fit(values, 8.0)
+    best = naive_likelihood(values.tolist(), found.mixture, 8.0)
     assert found.likelihoods[-1] == pytest.approx(best, rel=1e-6)
-    (w, mu, sigma), (_, mu2, sigma2) = found.mixture
-    for near in ((w + 0.03, mu, sigma), (w - 0.03, mu, sigma), (w, mu + 0.1, sigma), (w, mu, sigma * 1.2)):
-        other = (near, (1 - near[0], mu2, sigma2))
-        assert naive_likelihood(values.tolist(), other, 20.0) < best
+    (w, mu, sigma), (w2, mu2, sigma2) = found.mixture
+    for change in (0.97, 1.03):
+        for near in (
+            ((w * change, mu, sigma), (1 - w * change, mu2, sigma2)),
+            ((w, mu + change - 1, sigma), (w2, mu2, sigma2)),
+            ((w, mu, sigma * change), (w2, mu2, sigma2)),
+            ((w, mu, sigma), (w2, mu2 * change, sigma2)),
+            ((w, mu, sigma), (w2, mu2, sigma2 * change)),
+        ):
+            assert naive_likelihood(values.tolist(), near, 8.0) < best
 
 
 @pytest.mark.parametrize(
@@ -399,7 +406,7 @@ def test_a_twin_is_close_to_what_was_recorded_and_the_twin_of_a_twin_too(lite):
 def test_the_same_seed_draws_the_same_twin(lite):
     _, _, found = lite
     assert twins.twin(found, 4, 5) == twins.twin(found, 4, 5) != twins.twin(found, 5, 5)
-    assert len(twins.twin(found, 4, 5).tasks) == 5
+    assert len(twins.twin(replace(found, sessions=7)).tasks) == 7
 
 
 def test_a_workload_is_recorded_as_it_is():
@@ -451,6 +458,16 @@ def test_what_a_twin_does_not_reproduce_is_said():
     lost = set(verdicts.index[verdicts == "not reproduced"])
     assert {"sessions of sub-agents", "turns that a person follows"} < lost
     assert "correlation of log tool seconds with the turn before" in lost
+
+
+def test_a_turn_with_several_calls_counts_as_its_longest():
+    b = agents(kind="read")
+    for turn in range(0, 144, 2):
+        b.call(turn, "bash", seconds=40.0, kind="build")
+    recording = b.finish()
+    inner = [k for k in range(144) if k % 12 != 11]
+    share = sum(k % 2 == 0 for k in inner) / len(inner)
+    assert twins.fit(recording).classes == {"build": round(share, 6), "read": round(1 - share, 6)}
 
 
 def test_the_shared_prompt_is_what_most_first_requests_found_cached():
