@@ -292,20 +292,20 @@ def _clipped(c: Clipped, rng: np.random.Generator) -> int:
     return round(min(max(draw(((1.0, c.mu, c.sigma),), rng), c.lo), c.hi))
 
 
-def _generate(
+def generate(
     name: str,
+    recipe: Recipe,
     seed: int = 0,
     tasks: int | None = None,
     output_scale: float | None = None,
     extra_delay_s: tuple[float, float] | None = None,
 ) -> Workload:
-    """Sessions drawn by `RECIPES[name]`; `extra_delay_s` = (lo, hi) lengthens every tool call.
+    """Sessions drawn by a recipe, named after `name`; `extra_delay_s` = (lo, hi) lengthens every tool call.
 
-    >>> few, many = _generate("swe-lite", tasks=2), _generate("swe-lite", tasks=5)
+    >>> few, many = (generate("mine", RECIPES["swe-lite"], tasks=k) for k in (2, 5))
     >>> few.tasks == many.tasks[:2]
     True
     """
-    recipe = RECIPES[name]
     count = recipe.sessions if tasks is None else tasks
     scale = recipe.output_scale if output_scale is None else output_scale
     lo, hi = extra_delay_s or (0.0, 0.0)
@@ -365,4 +365,6 @@ def _call(
 
 
 # name -> (seed=0, tasks=None, output_scale=None, extra_delay_s=None) -> Workload
-WORKLOADS: dict[str, Callable[..., Workload]] = {name: partial(_generate, name) for name in RECIPES}
+WORKLOADS: dict[str, Callable[..., Workload]] = {
+    name: partial(generate, name, recipe) for name, recipe in RECIPES.items()
+}

@@ -17,7 +17,7 @@ DEF = ast.FunctionDef | ast.AsyncFunctionDef
 
 LEVELS = {  # the name of a subpackage stands for all modules in it
     **dict.fromkeys(("_jit", "checks", "shell", "workload_params"), 0),
-    **dict.fromkeys(("params", "commands", "kernels"), 1),
+    **dict.fromkeys(("params", "commands", "kernels", "mixtures"), 1),
     "model": 2,
     **dict.fromkeys(("codec", "bounds", "dp", "valuation", "readiness", "profiles"), 3),
     **dict.fromkeys(("exact", "library", "node"), 4),
@@ -29,8 +29,8 @@ LEVELS = {  # the name of a subpackage stands for all modules in it
     **dict.fromkeys(("cluster", "engine"), 10),
     **dict.fromkeys(("invariants", "runner"), 11),
     "simulator": 12,
-    **dict.fromkeys(("metrics", "quality", "warmup"), 13),
-    "jobs": 14,
+    **dict.fromkeys(("metrics", "quality", "warmup", "statistics"), 13),
+    **dict.fromkeys(("jobs", "twins"), 14),
     "executors": 15,
     **dict.fromkeys(("sweeps", "bench"), 16),
     "comparisons": 17,

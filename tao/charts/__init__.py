@@ -11,6 +11,7 @@ from tao.charts.live import cache_credit, cache_credit_value, first_tokens, firs
 from tao.charts.nodes import COLD, NODE_HEIGHT, PARTS, WARM, node_bars, node_bars_size, node_bars_value
 from tao.charts.planning import PLANNER_LOOKS, differences, planner_costs, rounding_loss
 from tao.charts.race import latency_vs_capacity, paired_dots, win_loss_map
+from tao.charts.recordings import beside, class_shares, context_fan, duration_curves, turn_histogram
 from tao.charts.shares import cost_bars, wait_by_size
 from tao.charts.style import GREY, INK, LINE, LOOKS, MAX_ROWS, NEVER_MS, PALETTE, Look, live, looks
 
@@ -28,10 +29,14 @@ __all__ = [
     "PLANNER_LOOKS",
     "WARM",
     "Look",
+    "beside",
     "cache_credit",
     "cache_credit_value",
+    "class_shares",
+    "context_fan",
     "cost_bars",
     "differences",
+    "duration_curves",
     "first_tokens",
     "first_tokens_value",
     "latency_vs_capacity",
@@ -45,6 +50,7 @@ __all__ = [
     "planner_costs",
     "rounding_loss",
     "swimlane",
+    "turn_histogram",
     "wait_by_size",
     "win_loss_map",
 ]
