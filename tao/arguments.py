@@ -171,40 +171,44 @@ def _add_runs(commands: Any) -> None:
     )
     race.add_argument("--seeds", type=int, default=8, metavar="S", help="seeds 0 to S-1 (default: 8)")
     for sub in (run, race):
-        names = ", ".join(WORKLOADS)
-        sub.add_argument(
-            "--workload",
-            default="swe-lite",
-            metavar="NAME_OR_FILE",
-            help=f"a log, a folder of logs, or {names}",
-        )
-        sub.add_argument(
-            "--profile",
-            default=DEFAULT_PROFILE,
-            metavar="NAME_OR_FILE",
-            help=f"a JSON file, or {', '.join(PROFILES)} (default: {DEFAULT_PROFILE})",
-        )
-        sub.add_argument("--nodes", type=int, default=2, metavar="N", help="nodes (default: 2)")
-        sub.add_argument(
-            "--workers",
-            type=int,
-            metavar="W",
-            help=f"sessions at a time (default: {WORKERS}; compare on logs: from few to many)",
-        )
-        sub.add_argument(
-            "--tasks",
-            type=int,
-            metavar="T",
-            help=f"sessions in all (default: {TASKS}, or all of a recorded file)",
-        )
-        sub.add_argument(
-            "--capacity-tokens", type=int, metavar="C", help="KV tokens per node (default: the profile's)"
-        )
-        sub.add_argument(
-            "--strict", action="store_true", help="sessions larger than a node are an error, not left out"
-        )
-        _add_json(sub)
-        _add_set(sub)
+        _add_run(sub)
+
+
+def _add_run(sub: argparse.ArgumentParser) -> None:
+    names = ", ".join(WORKLOADS)
+    sub.add_argument(
+        "--workload",
+        default="swe-lite",
+        metavar="NAME_OR_FILE",
+        help=f"a log, a folder of logs, or {names}",
+    )
+    sub.add_argument(
+        "--profile",
+        default=DEFAULT_PROFILE,
+        metavar="NAME_OR_FILE",
+        help=f"a JSON file, or {', '.join(PROFILES)} (default: {DEFAULT_PROFILE})",
+    )
+    sub.add_argument("--nodes", type=int, default=2, metavar="N", help="nodes (default: 2)")
+    sub.add_argument(
+        "--workers",
+        type=int,
+        metavar="W",
+        help=f"sessions at a time (default: {WORKERS}; compare on logs: from few to many)",
+    )
+    sub.add_argument(
+        "--tasks",
+        type=int,
+        metavar="T",
+        help=f"sessions in all (default: {TASKS}, or all of a recorded file)",
+    )
+    sub.add_argument(
+        "--capacity-tokens", type=int, metavar="C", help="KV tokens per node (default: the profile's)"
+    )
+    sub.add_argument(
+        "--strict", action="store_true", help="sessions larger than a node are an error, not left out"
+    )
+    _add_json(sub)
+    _add_set(sub)
 
 
 def _add_bench(commands: Any) -> None:

@@ -45,8 +45,7 @@ def sleep_seconds(command: str) -> float | None:
     """
     if len(command) > MAX_CHARS:
         return None
-    seconds = _parsed(command)[0]
-    return seconds if seconds > 0 else None
+    return seconds if (seconds := _parsed(command)[0]) > 0 else None
 
 
 def programs(command: str) -> tuple[list[list[str]], list[list[str]]]:

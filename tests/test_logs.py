@@ -248,7 +248,8 @@ def bombs():
 
 def test_a_compressed_bomb_is_refused_with_a_word_on_the_limit(tmp_path):
     for name, content in bombs().items():
-        (tmp_path / name).write_bytes(gzip.compress(content, 1) if name != "packed twice" else content)
+        level = 9 if name == "rows" else 1
+        (tmp_path / name).write_bytes(gzip.compress(content, level) if name != "packed twice" else content)
     found = subprocess.run(
         [sys.executable, str(FUZZ), "0", *(str(tmp_path / name) for name in bombs())],
         capture_output=True,
@@ -260,9 +261,8 @@ def test_a_compressed_bomb_is_refused_with_a_word_on_the_limit(tmp_path):
     assert told["failed"] == 0, told["failures"]
     assert told["slowest_s"] < 10
     assert told["memory_mb"] < 500
-    assert "once decompressed; decompress it yourself, or raise the limit" in str(
-        load(tmp_path / "rows").report
-    )
+    told = str(load(tmp_path / "rows").report)
+    assert "once decompressed; decompress it yourself, or raise the limit" in told
 
 
 def test_a_document_too_large_is_refused(tmp_path):

@@ -18,6 +18,7 @@ import numpy as np
 
 from tao.commands import CLASSES, COMMAND_CLASSES, TOOL_CLASSES, Classes, classify
 from tao.readiness import parsed_sleep
+from tao.traces.derive import DIGITS, derive, order_of, people, plain, resolution_s, session_names
 from tao.traces.recording import CALL, MAX_TOKENS, TURN, Flag, Recording
 from tao.traces.report import Ledger, Report
 from tao.traces.signs import signs_of
@@ -33,9 +34,6 @@ PEOPLE = frozenset(["human", "AskUserQuestion", "ask_followup_question", "reques
 """Names of tools that wait for a person: ours, from recorded agents."""
 OUR_TOOLS = frozenset(["tool"])  # the name of a call whose name no one tells
 _HIDDEN = re.compile(r"tool-\d{1,6}")  # as our own exports have them
-CLOCK_STEP_S = 2.0  # ours: clocks were seen to step back by 1.95 s; more than that is another order
-DIGITS = 6  # of seconds: what float64 keeps of a date
-DROP = 0.8  # ours: a context below that part of the one before was cut; hidden reasoning goes up to 20 %
 
 
 class Builder:
@@ -248,15 +246,15 @@ class Builder:
         """The recording, its turns in order and what follows from them worked out."""
         arrays = {name: np.asarray(a) for name, a in self._time.items()}  # no copies: logs are long
         tokens = {name: np.asarray(a) for name, a in self._turn.items()}
-        order, late = _order(tokens["session"], arrays["began"], arrays["order"])
+        order, late = order_of(tokens["session"], arrays["began"], arrays["order"])
         turns = np.zeros(len(order), TURN)
         for name in ("context", "output", "cached", "prefix"):
             turns[f"{name}_tokens"] = tokens[name][order]
         turns["session"], turns["flags"] = tokens["session"][order], tokens["flags"][order]
         turns["flags"][late[order]] |= Flag.OUT_OF_ORDER
-        _derive(turns, {name: a[order] for name, a in arrays.items()}, self.ledger)
+        derive(turns, {name: a[order] for name, a in arrays.items()}, self.ledger)
         calls = self._calls(turns, order)
-        _people(turns, calls, self._classes.get(HUMAN, -1))
+        people(turns, calls, self._classes.get(HUMAN, -1))
         used = np.unique(turns["session"])  # a session without a turn is none
         turns["session"] = np.searchsorted(used, turns["session"])
         above, alive = list(self._parents), set(used.tolist())
@@ -266,7 +264,7 @@ class Builder:
         parents = np.array([above[k] for k in used], np.int32)
         parents = np.where(parents < 0, -1, np.searchsorted(used, parents)).astype(np.int32)
         recording = Recording(
-            _session_names(parents), parents, turns, calls, tuple(self._names), tuple(self._classes)
+            session_names(parents), parents, turns, calls, tuple(self._names), tuple(self._classes)
         )
         return replace(recording, report=self._report(recording, arrays))
 
@@ -297,110 +295,7 @@ class Builder:
             len(recording.calls),
             ledger.counts("skipped"),
             ledger.counts("repaired"),
-            _resolution_s(np.concatenate([times["began"], times["ended"], times["resumed"]])),
+            resolution_s(np.concatenate([times["began"], times["ended"], times["resumed"]])),
             float(unknown.mean()) if len(unknown) else None,
             signs_of(recording),
         )
-
-
-def plain(x: Any) -> str | int | float | None:
-    """A value that can be a key, or part of one: nothing that holds others, however deep."""
-    return x if isinstance(x, str | int | float) else None
-
-
-def _order(session: Any, began: Any, order: Any) -> tuple[Any, Any]:
-    """Rows by session and then in order: the log's own, that told by `order`, or that of the clock.
-
-    The second array says which rows stood elsewhere in the log.
-    """
-    rank = np.where(np.isnan(order), 0.0, order)
-    rows = np.lexsort((rank, session))
-    timed = began[rows].copy()
-    later = np.diff(session[rows]) != 0
-    # Only where a session has moments throughout and they go back: its rows by the clock, else as they stand.
-    back = np.flatnonzero((np.diff(timed) < -CLOCK_STEP_S) & ~later)
-    bounds = np.concatenate([[0], np.flatnonzero(later) + 1, [len(rows)]])
-    for k in np.unique(np.searchsorted(bounds, back, side="right") - 1):
-        start, end = bounds[k], bounds[k + 1]
-        part = timed[start:end]
-        if np.isnan(order[rows[start:end]]).all() and not np.isnan(part).any():
-            rows[start:end] = rows[start:end][np.argsort(part, kind="stable")]
-    moved = np.zeros(len(rows), bool)
-    moved[rows[1:][(np.diff(rows) < 0) & ~later]] = True
-    return rows, moved
-
-
-def _derive(turns: Any, times: Mapping[str, Any], ledger: Ledger) -> None:
-    """What follows from tokens and moments: new tokens, reusable prefix, cuts, durations."""
-    same = np.concatenate([[False], np.diff(turns["session"]) == 0]) if len(turns) else np.zeros(0, bool)
-    context, output = turns["context_tokens"].astype(np.int64), turns["output_tokens"].astype(np.int64)
-    before, said = np.roll(context, 1), np.roll(np.maximum(output, 0), 1)
-    both = same & (context > 0) & (before > 0)  # a prompt of no tokens is none that was told
-    told = turns["prefix_tokens"] >= 0
-    cut = both & ((context < DROP * before) | (turns["flags"] & Flag.CTX_DROP > 0))
-    turns["flags"][cut] |= Flag.CTX_DROP
-    turns["flags"][context == 0] |= Flag.ZERO_CONTEXT
-    turns["flags"][output == 0] |= Flag.ZERO_OUTPUT
-    new = np.where(same, np.where(both, np.maximum(context - before - said, 0), -1), context)
-    turns["new_tokens"] = np.where(cut, 0, new)
-    # A rewritten history keeps what the provider still found cached: after a compaction the shared prompt.
-    kept = np.minimum(np.maximum(turns["cached_tokens"], 0), np.minimum(context, before))
-    grown = np.where(context < before + said, before, before + said)
-    prefix = np.where(both, np.where(cut | (context < before), kept, grown), np.where(same, -1, 0))
-    most = np.where(same, np.minimum(np.maximum(context, 0), np.maximum(before + said, 0)), 0)
-    turns["prefix_tokens"] = np.where(told, np.minimum(turns["prefix_tokens"], most), prefix)
-    ledger.repair("contexts that were cut or rewritten (compaction): their cache is lost", int(cut.sum()))
-    began, ended, resumed = times["began"], times["ended"], times["resumed"]
-    first = np.nanmin(began) if np.isfinite(began).any() else 0.0
-    turns["start_s"] = began - first
-    turns["llm_s"] = np.where(np.isnan(times["llm"]), _least_0(ended - began), times["llm"])
-    turns["tool_s"] = np.where(np.isnan(times["tool"]), _least_0(resumed - ended), times["tool"])
-    following = np.where(np.roll(same, -1), np.roll(began, -1), np.nan)
-    gap = following - np.fmax(resumed, ended)
-    gap[~(gap > 0)] = np.nan
-    turns["human_s"] = np.where(np.isnan(times["human"]), gap, times["human"])
-    for name in ("start_s", "llm_s", "tool_s", "human_s"):
-        turns[name] = np.round(turns[name], DIGITS)
-
-
-def _least_0(x: Any) -> Any:
-    return np.where(x < 0, 0.0, x)
-
-
-def _people(turns: Any, calls: Any, human: int) -> None:
-    """A call that asks a person is no tool time."""
-    asks = calls["tool_class"] == human
-    both = (
-        np.bincount(calls["turn"], minlength=len(turns)),
-        np.bincount(calls["turn"][asks], minlength=len(turns)),
-    )
-    only = (both[0] == both[1]) & (both[1] > 0)
-    turns["human_s"] = np.where(only, np.fmax(turns["tool_s"], turns["human_s"]), turns["human_s"])
-    turns["tool_s"][only] = np.nan
-
-
-def _session_names(parents: Any) -> tuple[str, ...]:
-    """`s1`, `s2`, ...; a session that another one started is `s2.1`."""
-    names: list[str] = []
-    mains, children = 0, dict[int, int]()
-    for parent in parents.tolist():
-        if 0 <= parent < len(names):
-            children[parent] = children.get(parent, 0) + 1
-            names.append(f"{names[parent]}.{children[parent]}")
-        else:
-            mains += 1
-            names.append(f"s{mains}")
-    return tuple(names)
-
-
-def _resolution_s(moments: Any) -> float | None:
-    """The largest of 1, 0.1, ... 0.000001 s of which all moments are multiples; None without any."""
-    known = moments[np.isfinite(moments)]
-    if not len(known):
-        return None
-    part = known - np.floor(known)
-    for digits in range(6):
-        scaled = part * 10**digits
-        if np.abs(scaled - np.round(scaled)).max() < 10**digits * 5e-7:  # what float64 resolves of a date
-            return float(10.0**-digits)
-    return 1e-6

@@ -8,7 +8,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tao.traces.builder import DROP, Builder
+from tao.traces.builder import Builder
+from tao.traces.derive import DROP
 from tao.traces.files import Source
 from tao.traces.recording import Flag
 from tao.traces.values import mapping, mappings, name, scaled

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from tao.traces.builder import Builder, plain
+from tao.traces.builder import Builder
 from tao.traces.claude_code import CHARS_PER_TOKEN
+from tao.traces.derive import plain
 from tao.traces.files import Source
 from tao.traces.mini_swe import characters, commands
 from tao.traces.recording import Flag

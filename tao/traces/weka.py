@@ -10,7 +10,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from tao.traces.builder import CLOCK_STEP_S, Builder, plain
+from tao.traces.builder import Builder
+from tao.traces.derive import CLOCK_STEP_S, plain
 from tao.traces.files import Source, numbers
 from tao.traces.recording import Flag
 
