@@ -251,6 +251,8 @@ def _add_import(commands: Any) -> None:
     )
     _add_logs(sub)
     sub.add_argument("-o", "--output", metavar="FILE", help="write it there (default: report only)")
+    sub.add_argument("--statistics", action="store_true", help="also turns, contexts, tools, structure")
+    sub.add_argument("--twin", metavar="FILE", help="fit parameters, to publish instead of the logs")
     _add_format(sub)
     _add_json(sub)
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tao import checks, output, traces
+from tao import checks, output, recipes, traces
 from tao.model import InputError
 from tao.traces import export
 from tao.traces.files import MB, Limits
@@ -32,6 +32,12 @@ def _import(args: argparse.Namespace) -> None:
     _check_turns(recording)
     if args.output is not None and not args.json:
         _wrote(args.output, args.format, loses)
+    if args.statistics and not args.json:
+        from tao import statistics  # pandas, which takes a while to import
+
+        print(f"\n{statistics.summary(recording)}")
+    if args.twin is not None:
+        _write_twin(recording, args.twin)
 
 
 def _export(args: argparse.Namespace) -> None:
@@ -41,6 +47,28 @@ def _export(args: argparse.Namespace) -> None:
         print(recording.report)
     _check_turns(recording)
     _wrote(args.output, args.format, export.write(recording, args.output, args.format))
+
+
+def _write_twin(recording: traces.Recording, path: str) -> None:
+    """Fits parameters, writes them, and tells how near sessions drawn from them come."""
+    from tao import twins
+
+    recipe = twins.fit(recording)
+    try:
+        Path(path).write_text(recipes.to_json(recipe) + "\n", encoding="utf-8")
+    except OSError as e:
+        raise InputError(f"--twin {path!r} cannot be written ({e.strerror}); choose another path") from None
+    print("\nrecorded beside 300 sessions drawn from the parameters (simulated; ks: greatest distance)\n")
+    rows = []
+    for row in twins.goodness(recording, recipe).to_dict("records"):
+        median = (
+            "p50" if row["recorded_p50"] == row["recorded_p50"] else "mean"
+        )  # of shares there is no median
+        figures = (row[f"recorded_{median}"], row[f"twin_{median}"], row["ks"])
+        cells = (output.number(None if x != x else float(x)) for x in figures)
+        rows.append((str(row["quantity"]), *cells, str(row["verdict"])))
+    output.print_table(("quantity", "median", "twin's", "ks", "verdict"), rows)
+    print(f"wrote {path} (parameters; --workload takes them)", file=sys.stderr)
 
 
 def _check_turns(recording: traces.Recording) -> None:

@@ -497,3 +497,36 @@ def test_every_reader_says_no_to_rows_of_others():
     for reader in READERS.values():
         assert not reader.fits({})
         assert not reader.fits({"a": 1, "type": [], "message": {}})
+
+
+def test_a_twin_can_be_published_instead_of_the_logs(tmp_path, capsys):
+    draw, rows = random.Random(1), []
+    for session in range(12):
+        for turn in range(12):
+            spent = draw.lognormvariate(0, 1)
+            cells = (
+                f"{SECRET}{session}",
+                turn,
+                1000 + draw.randrange(300) + 400 * turn,
+                draw.randrange(20, 400),
+            )
+            rows.append(",".join(map(str, (*cells, SECRET, "test", round(spent, 3)))))
+    log = tmp_path / "log.csv"
+    log.write_text(
+        "session,turn,context_tokens,output_tokens,tool,tool_class,tool_seconds\n" + "\n".join(rows)
+    )
+    twin = tmp_path / "twin.json"
+    status, told, err = run(capsys, "import", log, "--statistics", "--twin", twin)
+    assert status == 0
+    assert "turns of a session" in told
+    assert "not reproduced" in told or "alike" in told
+    assert SECRET not in twin.read_text() + told
+    assert f"wrote {twin} (parameters; --workload takes them)" in err
+    work = open_workload(twin, seed=3, tasks=5)
+    assert (work.name, len(work.tasks)) == ("twin", 5)
+    assert open_workload(twin, seed=3, tasks=5) == work
+    twin.write_text(twin.read_text().replace('"turns"', '"trns"'))
+    with pytest.raises(
+        InputError, match=r"twin\.json: must be an object with sessions, turns, .* missing: turns"
+    ):
+        open_workload(twin)

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tao import charts, mixtures, statistics, twins
+from tao import charts, mixtures, recipes, statistics, twins
 from tao.model import InputError
 from tao.statistics import LEVELS, QUANTILES
 from tao.traces import Recording
@@ -507,10 +507,10 @@ def test_too_little_is_refused_with_the_reason(recording, message):
 
 def test_parameters_survive_json_and_name_nothing_but_known_classes(lite):
     found = lite[2]
-    assert twins.from_json(twins.to_json(found)) == found
+    assert recipes.from_json(recipes.to_json(found)) == found
     for recipe in RECIPES.values():
-        assert twins.from_json(twins.to_json(recipe)) == recipe
-    secret = twins.to_json(twins.fit(agents(kind="project-x").finish()))
+        assert recipes.from_json(recipes.to_json(recipe)) == recipe
+    secret = recipes.to_json(twins.fit(agents(kind="project-x").finish()))
     assert "project-x" not in secret
     assert json.loads(secret)["classes"] == {"other": 1.0}
 
@@ -518,7 +518,7 @@ def test_parameters_survive_json_and_name_nothing_but_known_classes(lite):
         inner = [*x, *x.values()] if isinstance(x, dict) else x if isinstance(x, list) else ()
         return {x} if isinstance(x, str) else {text for part in inner for text in texts(part)}
 
-    shape = texts(json.loads(twins.to_json(RECIPES["swe-lite"])))
+    shape = texts(json.loads(recipes.to_json(RECIPES["swe-lite"])))
     assert texts(json.loads(secret)) <= shape | twins.CLASSES
 
 
@@ -549,16 +549,16 @@ def test_parameters_survive_json_and_name_nothing_but_known_classes(lite):
     ],
 )
 def test_parameters_that_are_wrong_are_refused(change, message):
-    data = json.loads(twins.to_json(RECIPES["swe-lite"]))
+    data = json.loads(recipes.to_json(RECIPES["swe-lite"]))
     change(data)
     with pytest.raises(InputError, match=rf"mine\.json: .*{message}"):
-        twins.from_json(json.dumps(data), "mine.json")
+        recipes.from_json(json.dumps(data), "mine.json")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "[]", "null", '{"turns": NaN}'])
 def test_what_are_no_parameters_at_all_is_refused(text):
     with pytest.raises(InputError, match=r"mine\.json: "):
-        twins.from_json(text, "mine.json")
+        recipes.from_json(text, "mine.json")
 
 
 LEAVES = st.one_of(
@@ -569,7 +569,7 @@ LEAVES = st.one_of(
 @settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_whatever_stands_in_parameters_they_are_drawn_from_or_refused(data):
-    found = json.loads(twins.to_json(RECIPES["swe-lite"]))
+    found = json.loads(recipes.to_json(RECIPES["swe-lite"]))
     at: Any = found
     while True:
         key = data.draw(st.sampled_from(sorted(at) if isinstance(at, dict) else range(len(at))))
@@ -578,7 +578,7 @@ def test_whatever_stands_in_parameters_they_are_drawn_from_or_refused(data):
             break
         at = at[key]
     try:
-        recipe = twins.from_json(json.dumps(found))
+        recipe = recipes.from_json(json.dumps(found))
     except InputError:
         return
     if recipe.turns.hi < 1_000:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from tao import recipes
 from tao.model import InputError
 from tao.traces import (
     asciinema,
@@ -33,7 +34,8 @@ from tao.traces.builder import Builder
 from tao.traces.files import Limits, Source, TooLargeError, decoded, listed, objects, parsed, paths_of
 from tao.traces.recording import CALL, TURN, Flag, Recording
 from tao.traces.report import Ledger, Report
-from tao.workloads import WORKLOADS, Workload
+from tao.workload_params import Recipe
+from tao.workloads import WORKLOADS, Workload, generate
 
 __all__ = [
     "CALL",
@@ -157,9 +159,19 @@ def open_workload(name_or_path: str | os.PathLike[str], seed: int = 0, tasks: in
         )
     if os.path.isdir(name) or _other_log(name):  # noqa: PTH112 - likewise
         workload = replay.workload(load(name), os.path.basename(os.path.normpath(name)), seed)  # noqa: PTH119
+    elif recipe := _recipe(name):
+        return generate(Path(name).stem, recipe, seed, tasks)
     else:
         workload = normalized.read(name, seed)
     return workload if tasks is None else workload.head(tasks)
+
+
+def _recipe(path: str) -> Recipe | None:
+    """The parameters of a synthetic twin, if that is what a file holds."""
+    with contextlib.suppress(OSError, TooLargeError):
+        if "first_prompt" in Source(Path(path), Ledger()).document():
+            return recipes.from_json(Path(path).read_text(encoding="utf-8"), path)
+    return None
 
 
 def _other_log(path: str) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tao.recipes import MAX_TOKENS as MAX_TOKENS
 from tao.traces.report import Report
 
 Rows = npt.NDArray[Any]  # a structured array
@@ -41,7 +42,6 @@ CALL = np.dtype(
         ("asked_s", "f8"),  # by a `sleep`, or as an explicit wait
     ]
 )
-MAX_TOKENS = 2**30  # ours: what is longer than any context is no count of tokens
 
 
 class Flag(IntFlag):
