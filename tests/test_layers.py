@@ -18,7 +18,7 @@ DEF = ast.FunctionDef | ast.AsyncFunctionDef
 LEVELS = {  # the name of a subpackage stands for all modules in it
     **dict.fromkeys(("_jit", "checks", "shell", "workload_params"), 0),
     **dict.fromkeys(("params", "commands", "kernels"), 1),
-    "model": 2,
+    **dict.fromkeys(("model", "durations"), 2),
     **dict.fromkeys(("codec", "bounds", "dp", "valuation", "readiness", "profiles"), 3),
     **dict.fromkeys(("exact", "library", "node"), 4),
     "assign": 5,
