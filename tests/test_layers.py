@@ -34,7 +34,7 @@ LEVELS = {  # the name of a subpackage stands for all modules in it
     "executors": 15,
     **dict.fromkeys(("sweeps", "bench"), 16),
     "comparisons": 17,
-    **dict.fromkeys(("experiments", "charts"), 18),
+    **dict.fromkeys(("experiments", "charts", "lab"), 18),
     "live": 19,
     "panels": 20,
     "tao": 21,  # the public names, in tao/__init__.py
@@ -56,7 +56,7 @@ FROM_LEVEL = {  # at the top of a module; a function may import what it alone ne
 }
 ONLY_LIVE = ("aiohttp", "yarl", "prometheus_client", "ssl")  # even inside functions
 
-MAX_FILE, MAX_FUNCTION, MAX_PACKAGE = 400, 60, 24_600  # lines
+MAX_FILE, MAX_FUNCTION, MAX_PACKAGE = 400, 60, 25_300  # lines
 LONG_FILES: dict[str, str] = {}  # module: why
 
 
