@@ -3,10 +3,10 @@
 Start with `ToolCalls`, replay them with `decisions`, and ask the tables of `errors` and `scores` of that.
 """
 
+from tao.lab.accuracy import PAPER, ablation, errors, ladder, latency
 from tao.lab.calls import ToolCalls
-from tao.lab.errors import PAPER, ablation, errors, ladder, latency
 from tao.lab.replay import EVERY_S, decisions
-from tao.lab.scores import chances, losses, paired, reliability, scores, sweep
+from tao.lab.scoring import chances, losses, paired, reliability, scores, sweep
 
 __all__ = [
     "EVERY_S",

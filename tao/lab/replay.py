@@ -32,7 +32,7 @@ def decisions(
 
     `every_s` may also list the seconds after a call's start, ascending from 0. Whatever `history` knows at
     a moment comes from calls that ended before it, or (statistic "survival") run at it. Columns: `call`,
-    `session`, `tool`, `command_class`, `ran_s`, `lasted_s`, `returns` (within the horizon), `due_s` (the
+    `session`, `tool`, `command_class`, `ran_s`, `asked_s`, `lasted_s`, `returns` (within the horizon), `due_s` (the
     length predicted; inf: never), `rule`, `ready`, `probe`, `chance` to return within the horizon (nan where
     the rule in force tells none), `at_s`, and `known_s`, when it is known whether it returned. Seconds.
 
@@ -67,6 +67,7 @@ def decisions(
             "tool": np.array(calls.tools, object)[calls.tool[call]],
             "command_class": np.array(calls.classes, object)[calls.command_class[call]],
             "ran_s": ran_s,
+            "asked_s": calls.asked_s[call],
             "lasted_s": lasted_s,
             "returns": lasted_s - ran_s <= params.horizon_s,
             "due_s": np.where(found[:, 0] < FAR_S, found[:, 0], np.inf),

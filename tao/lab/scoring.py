@@ -17,8 +17,8 @@ from tao import checks
 from tao.checks import InputError
 from tao.comparisons import RESAMPLES, interval
 from tao.durations import SHRINK_CALLS, Floats
+from tao.lab.accuracy import STATISTICS
 from tao.lab.calls import ToolCalls
-from tao.lab.errors import STATISTICS
 from tao.lab.replay import EVERY_S, decisions
 from tao.params import Params
 
@@ -51,7 +51,8 @@ def chances(
     Columns `session`, `tool`, `command_class`, `ran_s`, `returns`, then a predictor each: "mean", "median"
     (the frequency of their ready bit), "mean by class", "median by class", "survival" (where a sleep or
     the fallback speaks: the frequency of their bit), and "hindsight", the frequency among all calls
-    of equal tool, class and elapsed time, the future included: a bound for whoever knows no more.
+    of equal tool, class, elapsed time and seconds asked for, the future included: a bound for whoever
+    knows no more of a call.
     """
     params = params or Params()
     table, said = pd.DataFrame(), dict[str, Floats]()
@@ -66,7 +67,7 @@ def chances(
             said[statistic] = bit
             said[f"{statistic} by class"] = frequency(frame, (*SAID, *KIND), bit, SHRINK_CALLS)
     table[list(said)] = np.stack(list(said.values()), axis=1)
-    alike = table.groupby([*KIND, "ran_s"], sort=False)["returns"]
+    alike = table.groupby([*KIND, frame["asked_s"], "ran_s"], sort=False, dropna=False)["returns"]
     return table.assign(hindsight=alike.transform("mean").astype(float))
 
 

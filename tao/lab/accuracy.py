@@ -18,6 +18,7 @@ from tao.params import Params, Statistic
 
 STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
 WITHIN_S = 0.5  # TAO paper
+CAP_S = 30.0  # ours: as far off as makes a prediction void (TAO paper)
 PAPER = {"mae_s": 0.410, "within": 0.829}
 """TAO paper, *reported*: mean error and share within 0.5 s of final predictions, hints of tools included."""
 
@@ -25,16 +26,24 @@ PAPER = {"mae_s": 0.410, "within": 0.829}
 def errors(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
     """How far predictions of length were off, of rows of `decisions`: at the start of a call and *final*.
 
-    Final is the last one before the return. Rows (when, *by, calls, mae_s, within, never): the mean of the
-    absolute error in seconds where a return was predicted, the share of all calls within 0.5 s, and the
-    share of those that were predicted not to return. `by` names columns, such as "rule".
+    Final is the last one before the return. Rows (when, *by, calls, mae_s, capped_mae_s, within, never): the
+    mean absolute error in seconds where a return was predicted; the same of all calls, where more than 30 s,
+    and no return, count as 30; the share within 0.5 s; and the share predicted not to return. `by` names
+    columns, such as "rule".
     """
     per_call = frame.groupby("call", sort=False)
     both = pd.concat([per_call.head(1).assign(when="start"), per_call.tail(1).assign(when="final")])
     off_s = (both["due_s"] - both["lasted_s"]).abs()
-    both = both.assign(off_s=off_s.where(np.isfinite(off_s)), hit=off_s <= WITHIN_S, never=np.isinf(off_s))
+    known = off_s.where(np.isfinite(off_s))
+    both = both.assign(
+        off_s=known, capped_s=off_s.clip(upper=CAP_S), hit=off_s <= WITHIN_S, never=known.isna()
+    )
     table = both.groupby(["when", *by], sort=False).agg(
-        calls=("call", "size"), mae_s=("off_s", "mean"), within=("hit", "mean"), never=("never", "mean")
+        calls=("call", "size"),
+        mae_s=("off_s", "mean"),
+        capped_mae_s=("capped_s", "mean"),
+        within=("hit", "mean"),
+        never=("never", "mean"),
     )
     return table.reset_index()
 
@@ -42,7 +51,7 @@ def errors(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
 def ladder(
     calls: ToolCalls, params: Params | None = None, by: Sequence[str] = (), every_s: float = EVERY_S
 ) -> pd.DataFrame:
-    """The `errors` of each statistic of history: rows (statistic, when, *by, calls, mae_s, within, never)."""
+    """The `errors` of each statistic of history: rows (statistic, when, *by, ...)."""
     params = params or Params()
     tables = [
         errors(decisions(calls, replace(params, statistic=s), every_s), by).assign(statistic=s)
