@@ -15,7 +15,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 MEAN, MEDIAN, SURVIVAL = range(3)  # as in params.Statistic
-SHRINK_CALLS = 8.0  # ours: on three recordings nothing from 4 to 12 is better by more than a fiftieth
+SHRINK_CALLS = 8.0  # ours: on two recordings 4 to 12 differ by 1 % in Brier score, by 3 % in log loss
 LOOK_S, LOOKS = 0.5, 20  # ours: how often, and how far ahead, a call is looked at whose bit may turn
 FAR_S = 1e6  # ours: as good as never, and fits simulated time
 

@@ -32,9 +32,10 @@ def decisions(
 
     `every_s` may also list the seconds after a call's start, ascending from 0. Whatever `history` knows at
     a moment comes from calls that ended before it, or (statistic "survival") run at it. Columns: `call`,
-    `session`, `tool`, `command_class`, `ran_s`, `asked_s`, `lasted_s`, `returns` (within the horizon), `due_s` (the
-    length predicted; inf: never), `rule`, `ready`, `probe`, `chance` to return within the horizon (nan where
-    the rule in force tells none), `at_s`, and `known_s`, when it is known whether it returned. Seconds.
+    `session`, `tool`, `command_class`, `ran_s`, `asked_s`, `lasted_s`, `returns` (within the horizon),
+    `due_s` (the length predicted; inf: never), `rule`, `ready`, `probe`, `chance` to return within the
+    horizon (nan where the rule in force tells none), `at_s`, and `known_s`, when it is known whether it
+    returned. Seconds.
 
     >>> rows = [("a", "bash", "", at_s, lasted_s, None) for at_s, lasted_s in ((0.0, 0.2), (1.0, 0.7))]
     >>> decisions(ToolCalls.of_rows("two", rows))[["ran_s", "returns", "due_s", "rule"]].values.tolist()

@@ -170,6 +170,7 @@ class Scheduler(LiveHost):
         finally:
             if not self.talks[i].canceled:
                 self._stamp()
+                self._make_room()  # others have finished meanwhile
                 self._learn(i)
 
     def _make_room(self) -> None:
