@@ -123,6 +123,11 @@ def test_it_is_ready_whenever_it_returns_within_the_horizon_more_likely_than_not
     _, rung, ready = forecast(Evidence(0.0, math.nan, math.nan, expected), ran_s, params.settings)
     assert (rung, ready) == (4, said > 0.5)
     assert expected >= ran_s
+    if expected < ran_s + 1e5:  # there, and not before, the chance is a half
+        about = [max(expected - ran_s + step_s, 0.0) for step_s in (-1e-6, 1e-9)]
+        before, then = (chance(book, number, ran_s, within_s, still, 5.0) for within_s in about)
+        assert before <= 0.5 + 1e-9
+        assert then >= 0.5 - 1e-9
 
 
 @many
@@ -215,6 +220,7 @@ def test_every_decision_equals_one_that_asks_the_past_again(rows, statistic):
             assert row.rule == "history"
             assert row.due_s == pytest.approx(expected)
         assert row.returns == (row.lasted_s - ran_s <= 1.0)
+        assert row.probe == (row.ready and ran_s > row.due_s)
         assert row.known_s == min(rows[row.call][2] + row.lasted_s, row.at_s + 1.0)
 
 
@@ -343,6 +349,7 @@ def test_reliability_adds_up(table):
     parts = lab.reliability(table)
     for name, part in parts.groupby("predictor"):
         assert part["decisions"].sum() == len(table)
+        assert len(part) == len({min(int(10 * p), 9) for p in table[name]})
         for column, mean in (("said", table[name].mean()), ("seen", table["returns"].mean())):
             assert np.average(part[column], weights=part["decisions"]) == pytest.approx(mean)
 
