@@ -15,13 +15,13 @@ import numpy as np
 from tao import state, valuation
 from tao.assign import OK
 from tao.checks import shown
+from tao.durations import learn
 from tao.history import PAUSED, TOOL_END_PS, History
 from tao.model import InputError, Params, Plan, Snapshot
 from tao.planners import plan
 from tao.policies import HOLD, REASONING, TOOL, WAITING, Compiled, Decision, Policy, View
 from tao.policies.joint import EMPTY_NODE
 from tao.profiles import PS_PER_S
-from tao.readiness import learn
 from tao.state import Ints
 
 
@@ -146,7 +146,7 @@ class Host(ABC):
         """The tool of session i is done."""
         s = self.view.state
         lasted_s = (self.now_ps - int(s.session[i, state.TOOL_PS])) / PS_PER_S
-        learn(s.book, s.session[i, state.KIND], lasted_s, self.params.statistic == "median")
+        learn(s.book, s.session[i, state.KIND], lasted_s, s.settings.statistic)
 
     def _returned(self, i: int) -> None:
         """Session i goes on: its next request comes."""

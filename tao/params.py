@@ -13,7 +13,7 @@ from tao.checks import InputError, shown
 MAX_STATES = 100_000_000  # ours: more would not fit into memory
 
 StaleFrom = Literal["due", "made"]
-Statistic = Literal["mean", "median"]
+Statistic = Literal["mean", "median", "survival"]
 Planner = Literal["dp", "short_first", "bfd", "worst_fit", "fifo", "exact"]
 PauseRule = Literal["smallest", "least_value"]
 
@@ -25,8 +25,9 @@ class Params:
     Value: `half_life_s` in which cache credit halves; `horizon_s` within which a tool has to return to
     count as ready; `ageing_tokens_per_s` of credit for waiting.
     Readiness: `fallback_s` a tool takes when nothing is known; `stale_s` after which a prediction is void,
-    counted from `stale_from` ("due" or "made"); `statistic` of history ("mean" or "median"); `probe_s` for
-    which an overdue tool stays ready; `margin_s` added to every prediction.
+    counted from `stale_from` ("due" or "made"); `statistic` of history ("mean",
+    "median", or "survival": how long such calls go on that have run as long); `probe_s` for which an
+    overdue tool stays ready; `margin_s` added to every prediction.
     Planning: `quantum_tokens` to which dp rounds; `state_budget` beyond which bfd places; `reserve_tokens`
     held for each session to grow into; `share_prefix`: charge the shared prefix once per node.
     The `tao` policy: `planner` it places with, and `pause_rule` for an overfull node ("smallest" first and
@@ -43,7 +44,7 @@ class Params:
     fallback_s: float = 5.0  # TAO paper: tool time when nothing is known
     stale_s: float = 30.0  # TAO paper: a prediction this far out of date is void
     stale_from: StaleFrom = "due"  # ours: the paper leaves open from when the 30 s count
-    statistic: Statistic = "mean"  # TAO paper: averages; "median" is ours, better on real tools
+    statistic: Statistic = "mean"  # TAO paper: averages; the others are ours, better on real tools
     probe_s: float = 1.0  # ours: the paper gives no length for its probe of an overdue tool
     margin_s: float = 0.0  # ours: the paper adds a margin but does not say how large
     quantum_tokens: int = 1024  # ours: the paper does not give its quantum

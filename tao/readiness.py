@@ -15,14 +15,13 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tao import shell
 from tao._jit import njit
-from tao.model import Params, Session, Statistic, ToolCall
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
+from tao.durations import Floats as Floats
+from tao.durations import Ints as Ints
+from tao.durations import Kinds as Kinds
+from tao.model import Params, Session, ToolCall
 
 Rule = Literal["no tool", "completed", "deadline", "sleep", "history", "fallback", "void"]
 
@@ -202,129 +201,3 @@ def timeline(tool: ToolCall, params: Params, until_s: float | None = None) -> li
         rows = [row for row in rows if row[0] < finished_s]
         rows.append((finished_s, predict(tool, finished_s, params)))
     return [row for row in rows if row[0] <= end_s]
-
-
-class Book(NamedTuple):
-    """Durations of finished calls by kind, where kind 0 is every call, as compiled code takes them.
-
-    A call is entered under its own kind and under those that `above` lists, more general ones, -1 for none.
-    """
-
-    calls: Ints  # int64[kinds]
-    total_s: Floats  # float64[kinds]
-    above: Ints  # int64[kinds, 2]
-    start: Ints  # int64[kinds], where a kind's part of `ordered` begins
-    ordered: Floats  # float64[...], ascending per kind; only the median asks for it
-
-
-@njit
-def learn(book, kind, seconds, ordered):
-    """Enter a call of that kind, in order of length too if `ordered`."""
-    for rung in range(3):
-        k = kind if rung == 0 else book.above[kind, rung - 1]
-        if k < 0:
-            continue
-        if ordered:
-            at = book.start[k] + book.calls[k]
-            while at > book.start[k] and book.ordered[at - 1] > seconds:
-                book.ordered[at] = book.ordered[at - 1]
-                at -= 1
-            book.ordered[at] = seconds
-        book.calls[k] += 1
-        book.total_s[k] += seconds
-
-
-@njit
-def expected_s(book, kind, median):
-    """Seconds that a call of that kind takes, from the most specific kind seen so far; nan without any."""
-    for rung in range(3):
-        k = kind if rung == 0 else book.above[kind, rung - 1]
-        if k >= 0 and book.calls[k]:
-            if not median:
-                return book.total_s[k] / book.calls[k]
-            low = book.ordered[book.start[k] + (book.calls[k] - 1) // 2]
-            return (low + book.ordered[book.start[k] + book.calls[k] // 2]) / 2.0
-    return math.nan
-
-
-class Kinds:
-    """Numbers for kinds of calls: 0 is every call, then each tool and each (tool, command class) as met.
-
-    >>> kinds = Kinds()
-    >>> kinds.number("bash", "test"), kinds.number("bash", None), kinds.above
-    (2, 1, [(-1, -1), (0, -1), (1, 0)])
-    """
-
-    def __init__(self) -> None:
-        self.names: list[tuple[str, str | None]] = [("", None)]
-        self.above: list[tuple[int, int]] = [(-1, -1)]
-        self._numbers: dict[tuple[str, str | None], int] = {}
-
-    def number(self, tool: str, command_class: str | None) -> int:
-        """The number of a kind, a new one if it is new."""
-        if (tool, command_class) not in self._numbers:
-            above = (0, -1) if command_class is None else (self.number(tool, None), 0)
-            self._numbers[tool, command_class] = len(self.names)
-            self.names.append((tool, command_class))
-            self.above.append(above)
-        return self._numbers[tool, command_class]
-
-    def book(self, room: Ints) -> Book:
-        """An empty book with room for so many calls of each kind."""
-        start = np.cumsum(room) - room
-        n = len(self.names)
-        return Book(
-            np.zeros(n, np.int64),
-            np.zeros(n),
-            np.array(self.above, np.int64),
-            start.astype(np.int64),
-            np.zeros(int(room.sum())),
-        )
-
-
-def enlarged(kinds: Kinds, old: Book, room: int) -> Book:
-    """The same book with room for all kinds there are now, and for so many calls of each."""
-    book = kinds.book(np.full(len(kinds.names), room, np.int64))
-    known = len(old.calls)
-    book.calls[:known], book.total_s[:known] = old.calls, old.total_s
-    for k, count in enumerate(old.calls.tolist()):
-        to, since = int(book.start[k]), int(old.start[k])
-        if len(old.ordered) >= since + count:  # else only means were kept
-            book.ordered[to : to + count] = old.ordered[since : since + count]
-    return book
-
-
-class History:
-    """Learns how long tools take, per (tool, command class), per tool, and over all.
-
-    >>> history = History()
-    >>> for seconds in (0.1, 0.1, 3.1):
-    ...     history.add("bash", "test", seconds)
-    >>> history.estimate("bash", "test", "median"), history.estimate("bash", "git", "mean")
-    (0.1, 1.1)
-    """
-
-    def __init__(self) -> None:
-        self._kinds = Kinds()
-        self._book = self._kinds.book(np.zeros(1, np.int64))
-        self._room = 0
-
-    def add(self, tool: str, command_class: str | None, seconds: float) -> None:
-        """Note one completed call of `seconds`."""
-        kind = self._kinds.number(tool, command_class)
-        if len(self._kinds.names) > len(self._book.calls) or self._book.calls[0] == self._room:
-            self._grow()
-        learn(self._book, kind, float(seconds), True)
-
-    def estimate(self, tool: str, command_class: str | None, statistic: Statistic) -> float | None:
-        """Seconds such a call takes, from the most specific kind seen so far; None without any."""
-        kind = self._kinds.number(tool, command_class)
-        if len(self._kinds.names) > len(self._book.calls):
-            self._grow()
-        found = expected_s(self._book, kind, statistic == "median")
-        return None if math.isnan(found) else float(found)
-
-    def _grow(self) -> None:
-        """A new book with room for all kinds and twice the calls."""
-        self._room = max(16, 2 * self._room)
-        self._book = enlarged(self._kinds, self._book, self._room)

@@ -93,7 +93,6 @@ def prepare(
         round(policy.gap_s * PS_PER_S),
         *(policy.counts_streamed, policy.sees_cache, policy.sees_tools),
         policy.tick_kernel is not idle,
-        policy.params.statistic == "median",
         workers,
         arrivals_ps is not None,
         count,

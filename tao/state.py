@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from tao import assign
 from tao._jit import njit
+from tao.durations import SURVIVAL, Book, is_under
 from tao.model import Settings
-from tao.readiness import Book
+from tao.profiles import PS_PER_S
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -279,6 +280,26 @@ def free_tokens(state, b):
     if state.settings.share_prefix:
         left += (node[b, RESIDENTS] - 1) * state.clock[SHARED]
     return left
+
+
+@njit
+def still_running(state, i):
+    """How many calls run that began a horizon or more before session i's: of its kind and of those above.
+
+    Only where the statistic asks for it, otherwise zeros.
+    """
+    s, book, settings = state.session, state.book, state.settings
+    own, above, top = 0, 0, 0
+    if settings.statistic == SURVIVAL:
+        kind, latest_s = s[i, KIND], s[i, TOOL_PS] / PS_PER_S - settings.horizon_s
+        live, above_kind, top_kind = state.live, book.above[kind, 0], book.above[kind, 1]
+        for k in range(state.clock[LIVE]):
+            j = live[k]
+            if j != i and s[j, PHASE] == TOOL and s[j, TOOL_PS] / PS_PER_S <= latest_s:
+                own += is_under(book, s[j, KIND], kind)
+                above += is_under(book, s[j, KIND], above_kind)
+                top += is_under(book, s[j, KIND], top_kind)
+    return own, above, top
 
 
 @njit

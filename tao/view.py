@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from tao import readiness, state
+from tao import durations, state
+from tao.durations import Book, Kinds
 from tao.model import CacheNote, Node, Params, Session, Snapshot, ToolCall
 from tao.profiles import PS_PER_S
-from tao.readiness import Book, Kinds
 from tao.state import HOLD as HOLD
 from tao.state import NEW, REASONING, TOOL, WAITING, Ints, State
 
@@ -137,7 +137,9 @@ class View:
             return None
         name, command_class = self.kinds.names[row[state.KIND]]
         asked_s, due_ps = float(s.asked_s[i]), int(row[state.TOOL_DUE_PS])
-        expected_s = readiness.expected_s(s.book, row[state.KIND], self.params.statistic == "median")
+        ran_s = self.now_ps / PS_PER_S - int(row[state.TOOL_PS]) / PS_PER_S
+        still = state.still_running(s, i)
+        expected_s = durations.expected_s(s.book, row[state.KIND], ran_s, still, s.settings)
         return ToolCall(
             name,
             int(row[state.TOOL_PS]) / PS_PER_S,

@@ -41,7 +41,7 @@ ENGINES = (
 )
 CALLS = (("bash", "test"), ("bash", "git"), ("web", ""), ("bash", "sleep"))
 PARAMS: dict[str, tuple[Any, ...]] = {
-    "statistic": ("mean", "median"),
+    "statistic": ("mean", "median", "survival"),
     "ageing_tokens_per_s": (0.0, 0.0, 50.0, 1e9),
     "share_prefix": (False, True),
     "planner": ("dp", "dp", "dp", "dp", "short_first", "bfd", "worst_fit", "fifo", "exact"),

@@ -18,7 +18,7 @@ DEF = ast.FunctionDef | ast.AsyncFunctionDef
 LEVELS = {  # the name of a subpackage stands for all modules in it
     **dict.fromkeys(("_jit", "checks", "shell", "workload_params"), 0),
     **dict.fromkeys(("params", "commands", "kernels", "mixtures"), 1),
-    "model": 2,
+    **dict.fromkeys(("model", "durations"), 2),
     **dict.fromkeys(("codec", "bounds", "dp", "valuation", "readiness", "profiles"), 3),
     **dict.fromkeys(("exact", "library", "node"), 4),
     "assign": 5,
@@ -34,8 +34,7 @@ LEVELS = {  # the name of a subpackage stands for all modules in it
     "executors": 15,
     **dict.fromkeys(("sweeps", "bench"), 16),
     "comparisons": 17,
-    "crowding": 18,
-    **dict.fromkeys(("experiments", "charts"), 18),
+    **dict.fromkeys(("crowding", "experiments", "charts", "lab"), 18),
     "live": 19,
     "panels": 20,
     "tao": 21,  # the public names, in tao/__init__.py

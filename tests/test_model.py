@@ -75,7 +75,7 @@ TEXTS = {
 CHOICES = {
     "session 'a': phase": (lambda x: Session("a", 1, phase=x), "'reasoning', 'tool', 'waiting'"),
     "Params.stale_from": (lambda x: Params(stale_from=x), "'due', 'made'"),
-    "Params.statistic": (lambda x: Params(statistic=x), "'mean', 'median'"),
+    "Params.statistic": (lambda x: Params(statistic=x), "'mean', 'median', 'survival'"),
 }
 
 

@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tao import readiness
+from tao.durations import History
 from tao.model import Params, Session, ToolCall
-from tao.readiness import History, Prediction, predict, session_ready, timeline
+from tao.readiness import Prediction, predict, session_ready, timeline
 
 many = settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
 some = settings(many, max_examples=300)

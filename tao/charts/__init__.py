@@ -11,6 +11,13 @@ from tao.charts.live import cache_credit, cache_credit_value, first_tokens, firs
 from tao.charts.nodes import COLD, NODE_HEIGHT, PARTS, WARM, node_bars, node_bars_size, node_bars_value
 from tao.charts.planning import PLANNER_LOOKS, differences, planner_costs, rounding_loss
 from tao.charts.race import latency_vs_capacity, paired_dots, win_loss_map
+from tao.charts.readiness import (
+    PREDICTORS,
+    prediction_errors,
+    readiness_gain,
+    readiness_sweep,
+    reliability,
+)
 from tao.charts.recordings import beside, class_shares, context_fan, duration_curves, turn_histogram
 from tao.charts.shares import cost_bars, wait_by_size
 from tao.charts.style import GREY, INK, LINE, LOOKS, MAX_ROWS, NEVER_MS, PALETTE, Look, live, looks
@@ -27,6 +34,7 @@ __all__ = [
     "PALETTE",
     "PARTS",
     "PLANNER_LOOKS",
+    "PREDICTORS",
     "WARM",
     "Look",
     "beside",
@@ -48,6 +56,10 @@ __all__ = [
     "paired_dots",
     "phases",
     "planner_costs",
+    "prediction_errors",
+    "readiness_gain",
+    "readiness_sweep",
+    "reliability",
     "rounding_loss",
     "swimlane",
     "turn_histogram",

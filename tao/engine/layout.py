@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from tao.durations import Book, Floats, Ints
 from tao.profiles import PS_PER_S, Profile
-from tao.readiness import Book, Floats, Ints
 from tao.state import State
 
 LAST_PS = 2**62  # as in tao.cluster
@@ -160,7 +160,6 @@ class Engine(NamedTuple):
     sees_cache: bool
     sees_tools: bool
     decides: bool  # False: its tick never does anything
-    median: bool
     workers: int
     open_arrivals: bool
     # Where the run stands.

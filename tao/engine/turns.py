@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tao import readiness, state, valuation
+from tao import durations, state, valuation
 from tao._jit import njit
 from tao.engine import batch, cache
 from tao.engine import layout as at
@@ -200,7 +200,7 @@ def tool_end(e, i):
         call_tool(e, first)
     e.turns[e.request[i, at.ROW], 8] = now_ps
     lasted_s = (now_ps - s[i, TOOL_PS]) / PS_PER_S
-    readiness.learn(e.book, s[i, KIND], lasted_s, e.median)
+    durations.learn(e.book, s[i, KIND], lasted_s, e.state.settings.statistic)
     s[i, TURN] += 1
     arrive(e, i)
 

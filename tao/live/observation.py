@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tao import checks, policies, readiness, state, valuation
+from tao import checks, durations, policies, state, valuation
 from tao.checks import MAX_TOKENS, InputError, shown
 from tao.model import Params
 from tao.profiles import PS_PER_S
@@ -256,7 +256,7 @@ class _Replay:
             state.start(view.state, i)
         elif row[state.PHASE] == TOOL:
             lasted_s = (now_ps - int(row[state.TOOL_PS])) / PS_PER_S
-            readiness.learn(view.state.book, 0, lasted_s, self.view.params.statistic == "median")
+            durations.learn(view.state.book, 0, lasted_s, view.state.settings.statistic)
         state.resize(view.state, i, a.prompt_tokens)
         row[state.PHASE], row[state.SINCE_PS] = WAITING, now_ps
         view.noted_tokens[i] = np.minimum(view.noted_tokens[i], a.prompt_tokens)

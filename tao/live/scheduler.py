@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from tao import readiness, state, valuation
+from tao import durations, state, valuation
 from tao.checks import InputError
 from tao.live.agents import Agent, Ask, Script, Tool, in_thread
 from tao.live.faults import Failed, LiveError, Retryable
@@ -170,6 +170,7 @@ class Scheduler(LiveHost):
         finally:
             if not self.talks[i].canceled:
                 self._stamp()
+                self._make_room()  # others have finished meanwhile
                 self._learn(i)
 
     def _make_room(self) -> None:
@@ -177,7 +178,7 @@ class Scheduler(LiveHost):
         book = self.view.state.book
         if len(self.view.kinds.names) > len(book.calls) or book.calls[0] + 1 >= self._room:
             self._room = max(256, 2 * self._room)
-            larger = readiness.enlarged(self.view.kinds, book, self._room)
+            larger = durations.enlarged(self.view.kinds, book, self._room)
             self.view.state = self.view.state._replace(book=larger)
 
     async def _turn(self, i: int, ask: Ask) -> Reply:

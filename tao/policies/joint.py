@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tao import assign, exact, kernels, readiness, valuation
+from tao import assign, durations, exact, kernels, readiness, valuation
 from tao._jit import njit
 from tao.checks import MAX_TOKENS
 from tao.profiles import PS_PER_S
@@ -42,6 +42,7 @@ from tao.state import (
     free_tokens,
     pause,
     place,
+    still_running,
 )
 
 SMALLEST, LEAST_VALUE = range(2)  # as in model.PauseRule
@@ -215,8 +216,10 @@ def evidence(state, i):
     """What is known of session i's running tool."""
     s = state.session
     due_s = s[i, TOOL_DUE_PS] / PS_PER_S if s[i, TOOL_DUE_PS] >= 0 else math.nan
-    expected_s = readiness.expected_s(state.book, s[i, KIND], state.settings.statistic == 1)
-    return Evidence(s[i, TOOL_PS] / PS_PER_S, due_s, state.asked_s[i], expected_s)
+    started_s, still = s[i, TOOL_PS] / PS_PER_S, still_running(state, i)
+    ran_s = state.clock[NOW_PS] / PS_PER_S - started_s
+    expected_s = durations.expected_s(state.book, s[i, KIND], ran_s, still, state.settings)
+    return Evidence(started_s, due_s, state.asked_s[i], expected_s)
 
 
 @njit
@@ -225,8 +228,13 @@ def _wake_ps(state, pool):
     now_s, first_s = state.clock[NOW_PS] / PS_PER_S, math.inf
     for i in pool:
         if state.session[i, PHASE] == TOOL:
-            at_s = readiness.next_change(evidence(state, i), now_s, state.settings)
-            first_s = min(first_s, at_s)
+            known = evidence(state, i)
+            if state.settings.statistic == durations.SURVIVAL:  # what it expects changes all the time
+                kind, still = state.session[i, KIND], still_running(state, i)
+                at_s = durations.next_look(state.book, kind, known.started_s, now_s, still, state.settings)
+                first_s = min(first_s, at_s)
+                known = Evidence(known.started_s, known.deadline_s, known.asked_s, math.nan)
+            first_s = min(first_s, readiness.next_change(known, now_s, state.settings))
     return -1 if math.isinf(first_s) else int(first_s * PS_PER_S) + 1
 
 
