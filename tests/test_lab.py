@@ -18,6 +18,7 @@ from tao.durations import Kinds, chance, expected_s, learn, next_look
 from tao.lab import ToolCalls, decisions, scoring
 from tao.model import InputError, Params
 from tao.readiness import Evidence, forecast
+from tao.traces.builder import Builder
 from tao.workloads import WORKLOADS
 
 many = settings(max_examples=strategies.EXAMPLES // 5, deadline=None, suppress_health_check=list(HealthCheck))
@@ -296,6 +297,23 @@ def calls():
 @pytest.fixture(scope="module")
 def table(calls):
     return lab.chances(calls)
+
+
+def test_a_log_becomes_calls_that_begin_when_answers_end():
+    builder = Builder()
+    first = builder.turn(builder.session("a"), 100, 20, None, 0.0, 2.0)
+    builder.result(builder.call(first, "Bash", "sleep 3", began=2.0), 5.5)
+    builder.call(first, "Bash", "ls", began=2.0)  # never ends
+    asked = builder.turn(builder.session("a"), 150, 20, None, 6.0, 7.0)
+    builder.result(builder.call(asked, "AskUserQuestion", began=7.0), 99.0)
+    untimed = [builder.turn(builder.session("b"), 90, 5) for _ in range(3)]
+    for turn, seconds in zip(untimed, (1.5, 2.5, 0.5), strict=True):
+        builder.call(turn, "Read", seconds=seconds)
+    calls = ToolCalls.of_recording(builder.finish())
+    assert calls.began_s.tolist() == [2.0, 0.0, 1.5, 4.0]
+    assert calls.lasted_s.tolist() == [3.5, 1.5, 2.5, 0.5]
+    assert np.nan_to_num(calls.asked_s).tolist() == [3.0, 0, 0, 0]
+    assert [calls.tools[k] for k in calls.tool] == ["Bash", "Read", "Read", "Read"]
 
 
 def test_a_frequency_counts_earlier_rows_of_its_kind_whose_outcome_was_known(calls):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 
 from tao.checks import InputError, listing
 from tao.durations import Floats, Ints
 from tao.profiles import PS_PER_S
-from tao.workloads import Workload
+from tao.traces.recording import Recording
+from tao.workloads import HUMAN, Workload
 
 Row = tuple[str, str, str, float, float, float | None]
 WITHOUT = ("sleep", "class", "tool")
@@ -95,6 +97,30 @@ class ToolCalls:
                 rows.append((task.id, tool, command_class or "", at_s, lasted_s, float(script.asked_s[t])))
                 at_s += lasted_s
         return cls.of_rows(workload.name, rows)
+
+    @classmethod
+    def of_recording(cls, recording: Recording, name: str = "mine") -> ToolCalls:
+        """The calls of known length in a log, those that ask people left out.
+
+        Each begins when its answer ended; in a session whose log does not tell when, calls follow without a
+        pause. Raises `InputError` where no call has a known length.
+        """
+        turns, calls = recording.turns, recording.calls
+        rows = list[Row]()
+        for k, session in enumerate(recording.sessions):
+            first, end = (
+                recording.first_call[recording.first[k]],
+                recording.first_call[recording.first[k + 1]],
+            )
+            mine = [c for c in calls[first:end] if c["seconds"] >= 0]
+            began = [float(turns["start_s"][c["turn"]] + turns["llm_s"][c["turn"]]) for c in mine]
+            if any(at != at for at in began):
+                began = [0.0, *accumulate(float(c["seconds"]) for c in mine)][: len(mine)]
+            for call, at_s in zip(mine, began, strict=True):
+                tool, kind = recording.tools[call["tool"]], recording.classes[call["tool_class"]]
+                if kind != HUMAN:
+                    rows.append((session, tool, kind, at_s, float(call["seconds"]), float(call["asked_s"])))
+        return cls.of_rows(name, rows)
 
     def in_turn(self) -> ToolCalls:
         """The same with sessions one after the other, each when all calls of the one before are done."""
