@@ -36,7 +36,7 @@ LEVELS = {  # the name of a subpackage stands for all modules in it
     "comparisons": 17,
     **dict.fromkeys(("crowding", "experiments", "charts", "lab"), 18),
     "live": 19,
-    "panels": 20,
+    **dict.fromkeys(("panels", "exercises"), 20),
     "tao": 21,  # the public names, in tao/__init__.py
     "output": 17,
     "arguments": 22,

@@ -530,3 +530,29 @@ def test_a_twin_can_be_published_instead_of_the_logs(tmp_path, capsys):
         InputError, match=r"twin\.json: must be an object with sessions, turns, .* missing: turns"
     ):
         open_workload(twin)
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "session"),
+    [
+        (
+            "claude_code_2.1.69.jsonl",
+            "swe_rebench_claude_code_claude",
+            "emp:study_pytorch_ignite_20260305_170357_retry",
+        ),
+        ("claude_code_2.0_local_glm.jsonl", "swe_rebench_claude_code_glm", "il:asottile__pyupgrade-939:a1"),
+    ],
+)
+def test_transcripts_agree_with_what_others_made_of_them(name, table, session):
+    found, path = load(raw(name)), SHARED / "traces" / "norm" / f"{table}.csv.gz"
+    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["session"] == session]
+    compared = 0
+    for turn, row in zip(found.turns[:-1], rows, strict=False):  # the sample's last request is cut off
+        assert turn["context_tokens"] == int(row["context_tokens"])
+        if row["out_src"] == "usage":
+            assert turn["output_tokens"] == int(row["output_tokens"])
+        if row["tool_seconds"]:
+            assert turn["tool_s"] == pytest.approx(float(row["tool_seconds"]), abs=0.0011)
+        compared += 1
+    assert compared == len(found.turns) - 1 > 10

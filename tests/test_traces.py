@@ -194,10 +194,13 @@ TIMED = HEADER + ",tool_seconds"
         (f"{TIMED}\na,0,10,1,soon\n".encode(), "line 2: tool_seconds is 'soon'"),
         (f"{HEADER}\na,0,10,1\n\xff".encode("latin-1"), "line 3: neither gzip nor UTF-8 text"),
         (b"PK\x03\x04\x8b\xff", "line 1: neither gzip nor UTF-8 text"),
-        (gzip.compress(f"{HEADER}\na,0,10,1\n".encode())[:-12], "broken gzip (Compressed file ended before"),
-        (gzip.compress(f"{HEADER}\na,0,10,1\n".encode())[:-4] + b"\0\0\0\0", "broken gzip ("),
+        (
+            gzip.compress(f"{HEADER}\na,0,10,1\n".encode(), mtime=0)[:-12],
+            "broken gzip (Compressed file ended before",
+        ),
+        (gzip.compress(f"{HEADER}\na,0,10,1\n".encode(), mtime=0)[:-4] + b"\0\0\0\0", "broken gzip ("),
         (b"\x1f\x8bnonsense", "broken gzip ("),
-        (gzip.compress(b"")[:10] + b"\xff" * 20, "broken gzip (Error -3"),
+        (gzip.compress(b"", mtime=0)[:10] + b"\xff" * 20, "broken gzip (Error -3"),
     ],
 )
 def test_a_broken_file_is_refused_in_one_line(tmp_path, content, message):
