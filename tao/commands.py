@@ -87,9 +87,8 @@ _PIECE = rf"{_INTO}{_WORD})|{_WORD}|&&|\|\|(?!&)|[;|](?![;&])|\n"
 _ODD_INTO = re.compile(r"(?<![^\s;|&])(?:[03-9]|\d\d+)[<>]")  # files other than output and errors
 _PIECES = re.compile(rf"{_PIECE}|[ \t]++")
 _QUOTES = re.compile(r"'[^']*+'|\"[^\"]*+\"")
-_HEREDOC = re.compile(
-    r"([^'\"`]*?)(?<!\d)<<[ \t]*+('?)(\w++)\2([^\n'\"`<]*+)\n(?:.*?\n)??\3(?=\n|\Z)", re.DOTALL
-)
+_HEREDOC = re.compile(r"<<[ \t]*+('?)(\w++)\1([^\n'\"`<]*+)\n(?:.*?\n)??\2(?=\n|\Z)", re.DOTALL)
+_QUOTED_OR_DIGIT = re.compile(r"['\"`]|\d\Z")
 _NOT_PLAIN = frozenset(
     ("if", "then", "elif", "else", "fi", "for", "while", "until", "do", "done", "case", "esac", "function")
 ).union(("time", "wait", "sh", "bash", "dash", "zsh"), (name.partition(" ")[0] for name in shell.WRAPPERS))
@@ -99,8 +98,9 @@ def _plain(command: str) -> list[list[str]]:
     """What the parser finds in a command of words, quotes, pipes and lists; empty: leave it to the parser."""
     if len(command) > shell.MAX_CHARS:
         return []
-    if "<<" in command and (here := _HEREDOC.match(command)):  # one whose text does not matter
-        command = here[1] + here[4] + command[here.end() :]
+    at = command.find("<<")
+    if at >= 0 and not _QUOTED_OR_DIGIT.search(command, 0, at) and (here := _HEREDOC.match(command, at)):
+        command = command[:at] + here[3] + command[here.end() :]  # without the text, which does not matter
     pieces = _PIECES.findall(command)
     if "".join(pieces) != command or ((">" in command or "<" in command) and _ODD_INTO.search(command)):
         return []

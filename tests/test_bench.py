@@ -11,8 +11,8 @@ import pytest
 import tao
 from tao import bench, cli, planners
 from tao.arguments import BENCH_KEYS
+from tao.bench import importing, solvers
 from tao.bench import planner as timings
-from tao.bench import solvers
 from tao.families import COLD_TOKENS
 from tao.model import InputError, Node, Params, Session, Snapshot, Value
 from tao.workloads import snapshots
@@ -138,7 +138,7 @@ def test_json_has_the_documented_keys(capsys, tiny):
     ]
     shown = {row["planner"] for row in rows}
     assert shown == {*timings.TIMED, *solvers.SOLVERS}
-    own = BENCH_KEYS.partition("keys of --json for 'live'")[0]
+    own = BENCH_KEYS.partition("keys of --json for 'import'")[0]
     lines = [line for line in own.splitlines() if re.match("  [a-z]", line)]
     documented = {key for line in lines for key in re.split("  +", line.strip())[0].split(", ")}
     assert {key for row in rows if "note" not in row for key in row} == documented - {"note"}
@@ -183,3 +183,15 @@ def test_progress_grows_to_the_end():
     ask = partial(bench.costs, [bench.Size("unique", 4, 2), bench.Size("cold", 4, 2)], ["bfd", "fifo"], 1)
     ask(progress=shares.append)
     assert shares == [0, 0.25, 0.5, 0.75]
+
+
+def test_the_import_bench_tells_what_it_documents():
+    (row,) = importing.importing(mb=1)
+    own = BENCH_KEYS.partition("keys of --json for 'import'")[2].partition("keys of --json for 'live'")[0]
+    lines = [line for line in own.splitlines() if re.match("  [a-z]", line)]
+    documented = {key for line in lines for key in re.split("  +", line.strip())[0].split(", ")}
+    assert set(row) == documented | {"what"}
+    assert row["turns"] == 2_000
+    assert row["times_parse"] == row["load_s"] / row["parse_s"]
+    assert row["peak_mb"] >= row["base_mb"] > 1
+    assert set(importing.cells(row)) == set(row)

@@ -253,8 +253,11 @@ class Builder:
         turns["session"], turns["flags"] = tokens["session"][order], tokens["flags"][order]
         turns["flags"][late[order]] |= Flag.OUT_OF_ORDER
         derive(turns, {name: a[order] for name, a in arrays.items()}, self.ledger)
-        calls = self._calls(turns, order)
+        calls = self._calls(order)
         people(turns, calls, self._classes.get(HUMAN, -1))
+        lost = np.unique(calls["turn"][np.isnan(calls["seconds"])])
+        lost = lost[np.isnan(turns["tool_s"][lost])]
+        turns["flags"][lost] |= Flag.NO_RESULT
         used = np.unique(turns["session"])  # a session without a turn is none
         turns["session"] = np.searchsorted(used, turns["session"])
         above, alive = list(self._parents), set(used.tolist())
@@ -268,7 +271,7 @@ class Builder:
         )
         return replace(recording, report=self._report(recording, arrays))
 
-    def _calls(self, turns: Any, order: Any) -> Any:
+    def _calls(self, order: Any) -> Any:
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
         calls = np.zeros(len(self._call["turn"]), CALL)
@@ -277,11 +280,7 @@ class Builder:
             calls[name] = np.asarray(self._call[name])
         calls["seconds"] = np.round(self._call_s["seconds"], DIGITS)
         calls["asked_s"] = np.asarray(self._call_s["asked"])
-        calls = calls[np.argsort(calls["turn"], kind="stable")]
-        lost = np.unique(calls["turn"][np.isnan(calls["seconds"])])
-        lost = lost[np.isnan(turns["tool_s"][lost])]
-        turns["flags"][lost] |= Flag.NO_RESULT
-        return calls
+        return calls[np.argsort(calls["turn"], kind="stable")]
 
     def _report(self, recording: Recording, times: Mapping[str, Any]) -> Report:
         ledger, unknown = self.ledger, np.isnan(recording.calls["seconds"])
