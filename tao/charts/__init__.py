@@ -6,7 +6,7 @@ A chart that a panel updates reads its rows from a parameter, so that new rows m
 drawing the chart again.
 """
 
-from tao.charts.lanes import phases, swimlane
+from tao.charts.lanes import STEPPED_SIZE, phases, stepped_lanes, stepped_lanes_value, swimlane
 from tao.charts.live import cache_credit, cache_credit_value, first_tokens, first_tokens_value
 from tao.charts.nodes import COLD, NODE_HEIGHT, PARTS, WARM, node_bars, node_bars_size, node_bars_value
 from tao.charts.planning import PLANNER_LOOKS, differences, planner_costs, rounding_loss
@@ -35,6 +35,7 @@ __all__ = [
     "PARTS",
     "PLANNER_LOOKS",
     "PREDICTORS",
+    "STEPPED_SIZE",
     "WARM",
     "Look",
     "beside",
@@ -61,6 +62,8 @@ __all__ = [
     "readiness_sweep",
     "reliability",
     "rounding_loss",
+    "stepped_lanes",
+    "stepped_lanes_value",
     "swimlane",
     "turn_histogram",
     "wait_by_size",
