@@ -24,7 +24,7 @@ LEVELS = {  # the name of a subpackage stands for all modules in it
     "assign": 5,
     **dict.fromkeys(("planners", "state", "history", "families"), 6),
     **dict.fromkeys(("proof", "whatif", "worker", "view", "workloads"), 7),
-    **dict.fromkeys(("explain", "policies", "recipes"), 8),
+    **dict.fromkeys(("explain", "policies", "ranking", "recipes"), 8),
     **dict.fromkeys(("host", "traces"), 9),
     **dict.fromkeys(("cluster", "engine"), 10),
     **dict.fromkeys(("invariants", "runner"), 11),
