@@ -58,9 +58,13 @@ class ValuationPanel(Panel):
         self.half_life = _seconds("Half-life, s", first.half_life_s, 0.1, 600.0)
         self.horizon = _seconds("Horizon, s", first.horizon_s, 0.0, 60.0)
         self.older = _seconds("Caches older by, s", first.older_s, 0.0, 300.0)
-        self.order = widgets.RadioButtons(options=list(ORDERS), value=first.order, layout={"width": "230px"})
-        self.order.description = "Order"
-        self.order.style.description_width = "50px"
+        self.order = widgets.ToggleButtons(  # no radio buttons: JupyterLab takes their arrow keys for itself
+            options=list(ORDERS),
+            value=first.order,
+            description="Order",
+            style={"button_width": "158px", "description_width": "44px"},
+            layout={"width": "550px", "margin": "2px"},
+        )
         self._controls = self.half_life, self.horizon, self.older, self.order
         for control in self._controls:
             control.observe(self._on_setting, "value")
