@@ -8,13 +8,17 @@ from typing import Any
 import altair as alt
 
 from tao.charts import style
-from tao.charts.style import DASHED, DOTTED, SOLID
+from tao.charts.style import DASHED, DOTTED, SOLID, Look
 
 CREDIT_PLOT = 470, 230  # px
 CREDIT_SIZE = 560, 330  # px of a card with the chart, its axes and its legend
 MOST = 500  # rows
 LEAST_TOKENS = 4_000  # the vertical axis does not shrink below that, or a lost credit would look like any
-LOOKS = ("blue", SOLID, "circle"), ("vermilion", DASHED, "square"), ("purple", DOTTED, "diamond")
+LOOKS = (
+    Look(style.PALETTE["blue"], "circle", SOLID),
+    Look(style.PALETTE["vermilion"], "square", DASHED),
+    Look(style.PALETTE["purple"], "diamond", DOTTED),
+)
 FIELDS = "session", "x", "y", "words"
 Point = tuple[str, float, int]
 
@@ -29,11 +33,11 @@ def credit_curves(curves: Sequence[Point], now: Sequence[Point], reach_s: float)
     'a: credit 40 if its cache is 10 s older'
     """
     names = list(dict.fromkeys(name for name, _, _ in curves))
-    colors, dashes, shapes = ([look[k] for look in LOOKS[: len(names)]] for k in range(3))
+    looks = LOOKS[: len(names)]
     reach = alt.Scale(domain=[0, alt.ExprRef("credit.reach")], nice=False)
     most = alt.Scale(domain=[0, alt.ExprRef("credit.most")], nice=True)
     legend = alt.Legend(title=None, orient="bottom", symbolSize=90, symbolOpacity=1)
-    hues = alt.Scale(domain=names, range=[style.PALETTE[color] for color in colors])
+    hues = alt.Scale(domain=names, range=[look.color for look in looks])
     both = {
         "x": alt.X(
             "x:Q", title="seconds by which each cache is older", scale=reach, axis=alt.Axis(tickCount=6)
@@ -41,8 +45,12 @@ def credit_curves(curves: Sequence[Point], now: Sequence[Point], reach_s: float)
         "y": alt.Y("y:Q", title="cache credit, tokens", scale=most, axis=alt.Axis(tickCount=5)),
         "color": alt.Color("session:N", scale=hues, legend=legend),
     }
-    dash = alt.StrokeDash("session:N", scale=alt.Scale(domain=names, range=dashes), legend=None)
-    shape = alt.Shape("session:N", scale=alt.Scale(domain=names, range=shapes), legend=legend)
+    dash = alt.StrokeDash(
+        "session:N", scale=alt.Scale(domain=names, range=[look.dash for look in looks]), legend=None
+    )
+    shape = alt.Shape(
+        "session:N", scale=alt.Scale(domain=names, range=[look.shape for look in looks]), legend=legend
+    )
     lines = _rows("rows").mark_line(aria=False).encode(**both, strokeDash=dash)
     rule = _rows("now").mark_rule(color=style.INK, aria=False).encode(x=both["x"])
     points = (

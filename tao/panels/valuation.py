@@ -75,13 +75,11 @@ class ValuationPanel(Panel):
         self.list = widgets.HTML(layout={"flex": "1 1 420px", "min_width": "0"})
         self.list.add_class("tao-narrow")
         self.figure = Figure(self.chart(), "credit", charts.CREDIT_SIZE)
-        numbers = (
-            [self.half_life, self.horizon, self.older] if not self.only else [self.half_life, self.older]
-        )
-        ways = [self.order] if not self.only else []
+        numbers = [self.half_life, *([] if self.only else [self.horizon]), self.older]
+        ways = [self.undo_button] if self.only else [self.order, self.undo_button]
         self.root.children = [
             widgets.HTML(html.STYLE, layout={"display": "none"}),
-            wrapped(widgets.VBox(numbers), *ways, self.undo_button),
+            wrapped(widgets.VBox(numbers), widgets.VBox(ways)),
             widgets.VBox([self.status, self.error, self.cost]),
             wrapped(self.figure.widget, self.list),
         ]
@@ -90,8 +88,8 @@ class ValuationPanel(Panel):
     @property
     def setting(self) -> Setting:
         """What the controls say; set it to change several at once."""
-        numbers = (float(c.value) for c in (self.half_life, self.horizon, self.older))
-        return Setting(*numbers, str(self.order.value))
+        half_life_s, horizon_s = float(self.half_life.value), float(self.horizon.value)
+        return Setting(half_life_s, horizon_s, float(self.older.value), str(self.order.value))
 
     @setting.setter
     def setting(self, setting: Setting) -> None:
