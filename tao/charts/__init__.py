@@ -6,7 +6,8 @@ A chart that a panel updates reads its rows from a parameter, so that new rows m
 drawing the chart again.
 """
 
-from tao.charts.lanes import phases, swimlane
+from tao.charts.decay import CREDIT_SIZE, credit_curves, credit_curves_value
+from tao.charts.lanes import STEPPED_SIZE, phases, stepped_lanes, stepped_lanes_value, swimlane
 from tao.charts.live import cache_credit, cache_credit_value, first_tokens, first_tokens_value
 from tao.charts.nodes import COLD, NODE_HEIGHT, PARTS, WARM, node_bars, node_bars_size, node_bars_value
 from tao.charts.planning import PLANNER_LOOKS, differences, planner_costs, rounding_loss
@@ -24,6 +25,7 @@ from tao.charts.style import GREY, INK, LINE, LOOKS, MAX_ROWS, NEVER_MS, PALETTE
 
 __all__ = [
     "COLD",
+    "CREDIT_SIZE",
     "GREY",
     "INK",
     "LINE",
@@ -35,6 +37,7 @@ __all__ = [
     "PARTS",
     "PLANNER_LOOKS",
     "PREDICTORS",
+    "STEPPED_SIZE",
     "WARM",
     "Look",
     "beside",
@@ -43,6 +46,8 @@ __all__ = [
     "class_shares",
     "context_fan",
     "cost_bars",
+    "credit_curves",
+    "credit_curves_value",
     "differences",
     "duration_curves",
     "first_tokens",
@@ -61,6 +66,8 @@ __all__ = [
     "readiness_sweep",
     "reliability",
     "rounding_loss",
+    "stepped_lanes",
+    "stepped_lanes_value",
     "swimlane",
     "turn_histogram",
     "wait_by_size",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import altair as alt
 import numpy as np
 import pandas as pd
@@ -11,6 +14,7 @@ from tao.charts import style
 from tao.checks import InputError
 from tao.history import History
 from tao.profiles import PS_PER_S
+from tao.timeline import Span
 
 EDGES = "arrived_ps", "submitted_ps", "scheduled_ps", "first_token_ps", "finished_ps", "tool_end_ps"
 PHASES = {  # from one edge to the next: color, and height in px, the second cue
@@ -20,6 +24,14 @@ PHASES = {  # from one edge to the next: color, and height in px, the second cue
     "decode": (style.PALETTE["green"], 14),
     "tool": (style.GREY, 4),
 }
+DOING = {  # the same in the words of the glossary
+    "waiting": PHASES["pool wait"],
+    "reasoning": PHASES["decode"],
+    "tool": PHASES["tool"],
+}
+STEPPED = 600, 256  # px of the plot of `stepped_lanes`
+STEPPED_SIZE = 664, 352  # px of a card with it, its axes and its legend
+FIELDS = "session", "phase", "begin_s", "end_s", "thick", "words"
 LANE = 28  # px
 LETTER = 6  # px of one at 10 px, rounded up
 LEAST = 0.25  # px of a phase that is drawn
@@ -94,15 +106,75 @@ def swimlane(history: History, first: float = 0, seconds: float = 120, sessions:
     )
 
 
+def stepped_lanes(
+    spans: Sequence[Span], sessions: Sequence[str], now_s: float, end_s: float
+) -> alt.LayerChart:
+    """Lanes of `sessions` up to `now_s` of a run of `end_s` seconds: waiting, reasoning, with a tool.
+
+    `spans` as `tao.timeline.until` gives them. The chart reads `stepped_lanes_value` from its parameter
+    `lanes`, so that a panel can step through a run, or take another one, without drawing it again.
+
+    >>> spans = [Span("s1", 0, "reasoning", 0, 2 * PS_PER_S, 90)]
+    >>> chart = stepped_lanes(spans, ["s1"], 2.0, 9.0)
+    >>> chart.to_dict()["params"][0]["value"]["rows"][0]["words"]
+    's1, turn 1: reasoning from 0.00 to 2.00 s'
+    """
+    scale = alt.Scale(domain=[0, alt.ExprRef("lanes.end")], nice=False)
+    x = alt.X("begin_s:Q", title="seconds since the run began", scale=scale, axis=alt.Axis(tickCount=8))
+    names = alt.Scale(domain=alt.ExprRef("lanes.sessions"), type="band")
+    axis = alt.Axis(labelLimit=60, labelFontSize=12, ticks=False, domain=False)
+    width, height = STEPPED
+    base = (
+        alt.Chart(alt.sequence(0, style.MAX_ROWS, as_="i"), width=width, height=height)
+        .transform_filter("datum.i < length(lanes.rows)")
+        .transform_calculate(**{name: f"lanes.rows[datum.i].{name}" for name in FIELDS})
+    )
+    bars = base.mark_bar().encode(
+        x=x,
+        x2="end_s:Q",
+        y=alt.Y("session:N", title=None, scale=names, axis=axis),
+        color=_colors(DOING),
+        size=alt.Size("thick:Q", scale=None),  # one layer, so that none is ever empty
+        description="words:N",
+        tooltip="words:N",
+        order="i:Q",
+    )
+    now = alt.Chart(alt.sequence(0, 1, as_="i")).transform_calculate(now="lanes.now")
+    rule = now.mark_rule(color=style.INK, strokeWidth=1.5, aria=False).encode(x="now:Q")
+    value = stepped_lanes_value(spans, sessions, now_s, end_s)
+    return style.styled(
+        alt.LayerChart(layer=[bars, rule]).add_params(alt.param(name="lanes", value=value)),
+        "One lane per session over the seconds of a run, up to the vertical line, which is now. Bars: high "
+        "where the model works for it, middle where it waits, low where a tool runs.",
+    )
+
+
+def stepped_lanes_value(
+    spans: Sequence[Span], sessions: Sequence[str], now_s: float, end_s: float
+) -> dict[str, Any]:
+    """The parameter of `stepped_lanes`: bars with a sentence each, the lanes, now, and the run's end."""
+    style.few_enough("stepped_lanes", len(spans))
+    rows = []
+    for span in spans:
+        begin, end = round(span.begin_ps / PS_PER_S, 3), round(span.end_ps / PS_PER_S, 3)
+        words = f"{span.session}, turn {span.turn + 1}: {span.phase} from {begin:.2f} to {end:.2f} s"
+        row = span.session, span.phase, begin, end, DOING[span.phase][1], words
+        rows.append(dict(zip(FIELDS, row, strict=True)))
+    return {"rows": rows, "sessions": list(sessions), "now": round(now_s, 3), "end": round(end_s, 3)}
+
+
 def _bars(base: alt.Chart) -> list[alt.Chart]:
-    colors = [color for color, _ in PHASES.values()]
-    legend = alt.Legend(title=None, orient="bottom", symbolType="square")
-    color = alt.Color("phase:N", scale=alt.Scale(domain=list(PHASES), range=colors), legend=legend)
-    bars = base.encode(color=color)
+    bars = base.encode(color=_colors(PHASES))
     return [
         bars.transform_filter(alt.datum.phase == name).mark_bar(yOffset=4, height=height)
         for name, (_, height) in PHASES.items()
     ]
+
+
+def _colors(looks: dict[str, tuple[str, int]]) -> alt.Color:
+    scale = alt.Scale(domain=list(looks), range=[color for color, _ in looks.values()])
+    legend = alt.Legend(title=None, orient="bottom", symbolType="square", symbolSize=100)
+    return alt.Color("phase:N", scale=scale, legend=legend)
 
 
 def _window(rows: pd.DataFrame, first: float, last: float) -> pd.DataFrame:

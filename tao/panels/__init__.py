@@ -13,14 +13,26 @@ from typing import TYPE_CHECKING
 
 from tao.panels.base import Panel, guard
 from tao.panels.lock import Lock
+from tao.panels.sessions import SessionsPanel
 from tao.panels.snapshot import SnapshotPanel
 from tao.panels.stepper import Stepper
+from tao.panels.valuation import ValuationPanel
 
 if TYPE_CHECKING:
     from tao.panels.live import LivePanel
     from tao.panels.secret import KeyPanel
 
-__all__ = ["KeyPanel", "LivePanel", "Lock", "Panel", "SnapshotPanel", "Stepper", "guard"]
+__all__ = [
+    "KeyPanel",
+    "LivePanel",
+    "Lock",
+    "Panel",
+    "SessionsPanel",
+    "SnapshotPanel",
+    "Stepper",
+    "ValuationPanel",
+    "guard",
+]
 
 
 def __getattr__(name: str) -> object:
