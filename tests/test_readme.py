@@ -31,7 +31,7 @@ def test_there_are_exactly_two_commands_to_set_up():
     assert len(commands) == 2
     assert all("\n" not in command for command in commands)
     assert commands[0].endswith(".venv/bin/tao lab")
-    assert commands[1].endswith(".venv/bin/python -m pytest")
+    assert commands[1].endswith(".venv/bin/python -m pytest -n 2 --dist loadfile")
     assert README.index("<!-- test command -->") < README.index(commands[1])
 
 

@@ -39,6 +39,7 @@ class Lock(Panel):
         self.question, self.panel, self.unit = question, panel, unit
         self.said: str | int | None = None
         self.opened = False
+        self._truth: str | int = ""
         self._among: tuple[Any, ...] = tuple(among)
         self._result = result
         self.choice = self._control()
@@ -59,7 +60,7 @@ class Lock(Panel):
         """The result against the prediction, with the gap; empty before."""
         if not self.opened:
             return ""
-        truth = self._result()
+        truth = self._truth
         told = f"It is {self._with_unit(truth)}"
         if self.said is None:
             return f"{told}. (Skipped.)"
@@ -103,7 +104,7 @@ class Lock(Panel):
         super().close()
 
     def _open(self) -> None:
-        self.opened = True
+        self.opened, self._truth = True, self._result()  # as it is now, whatever is done to the panel later
         self.status.value = html.status(f"{self.question} {self.verdict}")
         self._ask.layout.display = "none"
         self.panel.root.layout.display = None
