@@ -6,6 +6,7 @@ A chart that a panel updates reads its rows from a parameter, so that new rows m
 drawing the chart again.
 """
 
+from tao.charts.calls import LIFE_SIZE, call_life, call_life_value
 from tao.charts.lanes import phases, swimlane
 from tao.charts.live import cache_credit, cache_credit_value, first_tokens, first_tokens_value
 from tao.charts.nodes import COLD, NODE_HEIGHT, PARTS, WARM, node_bars, node_bars_size, node_bars_value
@@ -26,6 +27,7 @@ __all__ = [
     "COLD",
     "GREY",
     "INK",
+    "LIFE_SIZE",
     "LINE",
     "LOOKS",
     "MAX_ROWS",
@@ -40,6 +42,8 @@ __all__ = [
     "beside",
     "cache_credit",
     "cache_credit_value",
+    "call_life",
+    "call_life_value",
     "class_shares",
     "context_fan",
     "cost_bars",
