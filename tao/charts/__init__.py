@@ -21,6 +21,7 @@ from tao.charts.readiness import (
 )
 from tao.charts.recordings import beside, class_shares, context_fan, duration_curves, turn_histogram
 from tao.charts.shares import cost_bars, wait_by_size
+from tao.charts.stale import stale_plan, stale_plan_size, stale_plan_value
 from tao.charts.style import GREY, INK, LINE, LOOKS, MAX_ROWS, NEVER_MS, PALETTE, Look, live, looks
 
 __all__ = [
@@ -65,6 +66,9 @@ __all__ = [
     "readiness_sweep",
     "reliability",
     "rounding_loss",
+    "stale_plan",
+    "stale_plan_size",
+    "stale_plan_value",
     "swimlane",
     "turn_histogram",
     "wait_by_size",

@@ -16,6 +16,7 @@ from tao.panels.calibration import CalibrationPanel
 from tao.panels.lock import Lock
 from tao.panels.readiness import ReadinessPanel
 from tao.panels.snapshot import SnapshotPanel
+from tao.panels.stale import StalePanel
 from tao.panels.stepper import Stepper
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ __all__ = [
     "Panel",
     "ReadinessPanel",
     "SnapshotPanel",
+    "StalePanel",
     "Stepper",
     "guard",
 ]
