@@ -15,7 +15,7 @@ WORLD, PLANNER = "the world", "the planner"
 FATES = {"applied": "circle", "dropped": "cross"}
 FIELDS = ("lane", "part", "begin", "end", "words", "note")
 STALE_WIDTH, LANE_HEIGHT, MAX_ROWS = 470, 26, 120
-_LABELS, _NOTES = 96, 130  # px, left and right of the lanes
+_LABELS, _NOTES = 96, 104  # px, left and right of the lanes
 
 
 def stale_plan(rows: pd.DataFrame, placements: Sequence[str]) -> alt.LayerChart:
@@ -32,11 +32,13 @@ def stale_plan(rows: pd.DataFrame, placements: Sequence[str]) -> alt.LayerChart:
     """
     lanes = [WORLD, PLANNER, *placements]
     base = (
-        alt.Chart(alt.sequence(0, MAX_ROWS, as_="i"), width=STALE_WIDTH, height=LANE_HEIGHT * len(lanes))
+        alt.Chart(
+            alt.sequence(0, MAX_ROWS, as_="i"), width=STALE_WIDTH + _NOTES, height=LANE_HEIGHT * len(lanes)
+        )
         .transform_filter("datum.i < length(plan.rows)")
         .transform_calculate(**{name: f"plan.rows[datum.i].{name}" for name in FIELDS})
     )
-    reach = alt.Scale(domain=[0, alt.ExprRef("plan.end")], nice=False)
+    reach = alt.Scale(domain=[0, alt.ExprRef("plan.end")], range=[0, STALE_WIDTH], nice=False)
     axis = alt.Axis(ticks=False, domain=False, labelFontSize=12)
     x = alt.X("begin:Q", title="seconds since the plan was asked for", scale=reach)
     y = alt.Y("lane:N", title=None, scale=alt.Scale(domain=lanes), axis=axis)
@@ -65,7 +67,7 @@ def stale_plan(rows: pd.DataFrame, placements: Sequence[str]) -> alt.LayerChart:
 
 def stale_plan_size(placements: int) -> tuple[int, int]:
     """Width and height in px of a card that holds `stale_plan` with its title, axis and legend."""
-    return STALE_WIDTH + _LABELS + _NOTES, LANE_HEIGHT * (placements + 2) + 104
+    return STALE_WIDTH + _LABELS + _NOTES, LANE_HEIGHT * (placements + 2) + 92
 
 
 def stale_plan_value(rows: pd.DataFrame) -> dict[str, Any]:

@@ -24,7 +24,7 @@ STATISTICS = ("mean", "median", "survival")
 TASKS, SEED = 40, 0
 FEW = 30  # decisions; the share of so few says little
 CARD = 590, 424  # px
-BOX_HEIGHT = 209  # px, of each table
+BOX_HEIGHT = 290, 122  # px, of the tables
 SIMULATED = "simulated (tool times drawn)"
 
 
@@ -67,8 +67,8 @@ class CalibrationPanel(Panel):
         for toggle in self.toggles:
             toggle.observe(self._on_toggle, "value")
         self.figure = widgets.VBox(layout={"width": f"{CARD[0]}px", "max_width": "100%"})
-        self.lists = [widgets.HTML(layout={"flex": "1 1 420px", "min_width": "0"}) for _ in range(2)]
-        side = widgets.VBox(self.lists, layout={"flex": "1 1 420px", "min_width": "0"})
+        self.lists = [widgets.HTML() for _ in BOX_HEIGHT]
+        side = widgets.VBox(self.lists, layout={"flex": "1 1 420px", "min_width": "0", "grid_gap": "6px"})
         self.root.children = [
             widgets.HTML(html.STYLE, layout={"display": "none"}),
             wrapped(*self.toggles),
@@ -187,8 +187,8 @@ class CalibrationPanel(Panel):
         tables = self._tables()
         if self.view == "said and seen":
             tables[0] = self._reliability()
-        for box, table in zip(self.lists, tables, strict=True):
-            box.value = html.scroll(table.html(), table.caption, BOX_HEIGHT)
+        for box, table, height in zip(self.lists, tables, BOX_HEIGHT, strict=True):
+            box.value = html.scroll(table.html(), table.caption, height)
 
     @guard
     def _on_toggle(self, change: dict[str, Any]) -> None:

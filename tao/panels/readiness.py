@@ -136,9 +136,10 @@ class ReadinessPanel(Stepper):
         tool, params = self.tool, self.params
         rows, life = call_words.rows(tool, params, self.step), call_words.life(tool, params, self.step)
         self.figure.update(charts.call_life_value(rows), life.html())
-        self.origin.value = html.lines(WORDS[self.call] + ".", room="two", name=self.call)
         self.status.value = html.status(call_words.headline(tool, params, self.step))
-        self.verdict.value = html.lines(call_words.outcome(tool, params), room="two")
+        self.verdict.value = html.lines(
+            f"{WORDS[self.call]}.", call_words.outcome(tool, params), room="two", name=self.call
+        )
         self.list.value = html.scroll(life.html(), life.caption, BOX_HEIGHT)
 
     def chart(self) -> alt.LayerChart:
@@ -194,8 +195,8 @@ class ReadinessPanel(Stepper):
             options=[*CALLS, OWN],
             tooltips=list(WORDS.values()),
             description="Call",
-            style={"button_width": "88px", "description_width": "40px"},
-            layout={"width": "690px", "margin": "2px"},
+            style={"button_width": "98px", "description_width": "40px"},
+            layout={"width": "770px", "margin": "2px"},
         )
         self.toggle.observe(self._on_call, "value")
         least = {"took": 0.1, "stale_s": 0.1}
@@ -219,14 +220,13 @@ class ReadinessPanel(Stepper):
     def _lay_out(self) -> None:
         chart = charts.call_life(call_words.rows(self.tool, self.params, 1))
         self.figure = Figure(chart, "life", charts.LIFE_SIZE)
-        self.origin, self.verdict = widgets.HTML(), widgets.HTML()
+        self.verdict = widgets.HTML()
         self.list = widgets.HTML(layout={"flex": "1 1 420px", "min_width": "0"})
         fields = list(self.fields.values())
         self.root.children = [
             widgets.HTML(html.STYLE, layout={"display": "none"}),
             wrapped(self.controls, self.undo_button),
             self.toggle,
-            self.origin,
             wrapped(*fields[: len(EVIDENCE)]),
             wrapped(*fields[len(EVIDENCE) :]),
             widgets.VBox([self.status, self.error, self.verdict]),

@@ -18,7 +18,7 @@ from tao.panels.stale_words import Story
 from tao.panels.stepper import Stepper
 from tao.worker import Proposal, Verdict, propose
 
-BOX_HEIGHT = 196, 96  # px, of the tables: placements, nodes
+BOX_HEIGHT = 206, 100  # px, of the tables: placements, nodes
 MOST_S = 5.0
 
 
@@ -171,7 +171,7 @@ class StalePanel(Stepper):
         self.figure = Figure(chart, "plan", charts.stale_plan_size(len(lanes)))
         self.verdict_line = widgets.HTML()
         self.lists = [widgets.HTML() for _ in BOX_HEIGHT]
-        side = widgets.VBox(self.lists, layout={"flex": "1 1 420px", "min_width": "0"})
+        side = widgets.VBox(self.lists, layout={"flex": "1 1 420px", "min_width": "0", "grid_gap": "6px"})
         self.root.children = [
             widgets.HTML(html.STYLE, layout={"display": "none"}),
             self.controls,
