@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -201,3 +202,13 @@ def timeline(tool: ToolCall, params: Params, until_s: float | None = None) -> li
         rows = [row for row in rows if row[0] < finished_s]
         rows.append((finished_s, predict(tool, finished_s, params)))
     return [row for row in rows if row[0] <= end_s]
+
+
+def ready_spans(tool: ToolCall, params: Params) -> list[tuple[float, float, bool]]:
+    """When a call counts as ready before it is back: (from, to, whether as a probe), seconds.
+
+    >>> ready_spans(ToolCall("bash", 0.0, expected_s=3.0, finished_s=3.5), Params())
+    [(2.0, 3.0, False), (3.0, 3.5, True)]
+    """
+    rows = timeline(tool, params)
+    return [(at, end, p.probe) for (at, p), (end, _) in pairwise(rows) if p.ready]

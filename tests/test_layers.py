@@ -19,7 +19,7 @@ LEVELS = {  # the name of a subpackage stands for all modules in it
     **dict.fromkeys(("_jit", "checks", "shell", "workload_params"), 0),
     **dict.fromkeys(("params", "commands", "kernels", "mixtures"), 1),
     **dict.fromkeys(("model", "durations"), 2),
-    **dict.fromkeys(("codec", "bounds", "dp", "valuation", "readiness", "profiles"), 3),
+    **dict.fromkeys(("changes", "codec", "bounds", "dp", "valuation", "readiness", "profiles"), 3),
     **dict.fromkeys(("exact", "library", "node"), 4),
     "assign": 5,
     **dict.fromkeys(("planners", "state", "history", "families"), 6),
@@ -57,7 +57,7 @@ FROM_LEVEL = {  # at the top of a module; a function may import what it alone ne
 }
 ONLY_LIVE = ("aiohttp", "yarl", "prometheus_client", "ssl")  # even inside functions
 
-MAX_FILE, MAX_FUNCTION, MAX_PACKAGE = 400, 60, 32_000  # lines
+MAX_FILE, MAX_FUNCTION, MAX_PACKAGE = 400, 60, 38_000  # lines
 LONG_FILES: dict[str, str] = {}  # module: why
 
 

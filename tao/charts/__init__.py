@@ -6,6 +6,7 @@ A chart that a panel updates reads its rows from a parameter, so that new rows m
 drawing the chart again.
 """
 
+from tao.charts.calls import LIFE_SIZE, call_life, call_life_value
 from tao.charts.decay import CREDIT_SIZE, credit_curves, credit_curves_value
 from tao.charts.lanes import STEPPED_SIZE, phases, stepped_lanes, stepped_lanes_value, swimlane
 from tao.charts.live import cache_credit, cache_credit_value, first_tokens, first_tokens_value
@@ -21,6 +22,7 @@ from tao.charts.readiness import (
 )
 from tao.charts.recordings import beside, class_shares, context_fan, duration_curves, turn_histogram
 from tao.charts.shares import cost_bars, wait_by_size
+from tao.charts.stale import stale_plan, stale_plan_size, stale_plan_value
 from tao.charts.style import GREY, INK, LINE, LOOKS, MAX_ROWS, NEVER_MS, PALETTE, Look, live, looks
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "CREDIT_SIZE",
     "GREY",
     "INK",
+    "LIFE_SIZE",
     "LINE",
     "LOOKS",
     "MAX_ROWS",
@@ -43,6 +46,8 @@ __all__ = [
     "beside",
     "cache_credit",
     "cache_credit_value",
+    "call_life",
+    "call_life_value",
     "class_shares",
     "context_fan",
     "cost_bars",
@@ -66,6 +71,9 @@ __all__ = [
     "readiness_sweep",
     "reliability",
     "rounding_loss",
+    "stale_plan",
+    "stale_plan_size",
+    "stale_plan_value",
     "stepped_lanes",
     "stepped_lanes_value",
     "swimlane",

@@ -52,8 +52,10 @@ def _lines(base: alt.Chart) -> list[alt.Chart]:
     return [base.mark_line(strokeWidth=1.8), solid]
 
 
-def reliability(table: pd.DataFrame, name: str = "") -> alt.LayerChart:
+def reliability(table: pd.DataFrame, name: str = "", label: str = "recomputed") -> alt.LayerChart:
     """What was said against what happened, of the rows of `tao.lab.reliability`; `name`: of the recording.
+
+    `label`: "recomputed" from a recording, or "simulated" where tool times were drawn.
 
     >>> rows = [("survival", 0.1, 0.2, 50), ("survival", 0.9, 0.8, 50)]
     >>> chart = reliability(pd.DataFrame(rows, columns=["predictor", "said", "seen", "decisions"]))
@@ -77,8 +79,8 @@ def reliability(table: pd.DataFrame, name: str = "") -> alt.LayerChart:
     return style.drawn(
         alt.LayerChart(layer=[same.mark_line(color=style.LINE, strokeDash=[4, 3]), *_lines(base)]),
         what,
-        "recomputed; on the dashed line calls return as often as predicted",
-        f"{what}, recomputed: {said}.",
+        f"{label}; on the dashed line calls return as often as predicted",
+        f"{what}, {label}: {said}.",
     )
 
 
@@ -86,10 +88,16 @@ def _of(name: str) -> str:
     return f", {name}" if name else ""
 
 
-def prediction_errors(table: pd.DataFrame, reported: float | None = None, name: str = "") -> alt.LayerChart:
+def prediction_errors(
+    table: pd.DataFrame,
+    reported: float | None = None,
+    name: str = "",
+    label: str = "recomputed from the recording",
+) -> alt.LayerChart:
     """The share of predictions within 0.5 s, of the rows of `tao.lab.ladder`: at the start, and final ones.
 
-    `reported`: the share of final ones that a paper gives for tools of its own.
+    `reported`: the share of final ones that a paper gives for tools of its own. `label`: where the rows come
+    from.
 
     >>> rows = [("mean", "start", 0.3), ("mean", "final", 0.4)]
     >>> chart = prediction_errors(pd.DataFrame(rows, columns=["statistic", "when", "within"]), 0.829)
@@ -104,7 +112,8 @@ def prediction_errors(table: pd.DataFrame, reported: float | None = None, name: 
     shapes = alt.Scale(domain=list(ENDS), range=["circle", "diamond"])
     colors = alt.Scale(domain=list(ENDS), range=[PALETTE["sky"], PALETTE["blue"]])
     legend = alt.Legend(title=None, orient="bottom", symbolSize=90, labelExpr=f"{ENDS}[datum.label]")
-    base = alt.Chart(rows, width=style.WIDTH - 60, height=alt.Step(2 * style.ROW)).encode(
+    height = alt.Step(2 * style.ROW, **{"for": "position"})
+    base = alt.Chart(rows, width=style.WIDTH - 60, height=height).encode(
         x=alt.X(
             "within:Q",
             scale=alt.Scale(domain=[0, 1]),
@@ -130,8 +139,8 @@ def prediction_errors(table: pd.DataFrame, reported: float | None = None, name: 
     return style.drawn(
         alt.LayerChart(layer=layers),
         what,
-        ["recomputed from the recording", note] if note else "recomputed from the recording",
-        f"{what}, recomputed: {said}.{f' {note[0].upper()}{note[1:]}.' if note else ''}",
+        [label, note] if note else label,
+        f"{what}, {label.split()[0]}: {said}.{f' {note[0].upper()}{note[1:]}.' if note else ''}",
     )
 
 

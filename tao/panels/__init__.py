@@ -12,9 +12,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from tao.panels.base import Panel, guard
+from tao.panels.calibration import CalibrationPanel
 from tao.panels.lock import Lock
+from tao.panels.readiness import ReadinessPanel
 from tao.panels.sessions import SessionsPanel
 from tao.panels.snapshot import SnapshotPanel
+from tao.panels.stale import StalePanel
 from tao.panels.stepper import Stepper
 from tao.panels.valuation import ValuationPanel
 
@@ -23,12 +26,15 @@ if TYPE_CHECKING:
     from tao.panels.secret import KeyPanel
 
 __all__ = [
+    "CalibrationPanel",
     "KeyPanel",
     "LivePanel",
     "Lock",
     "Panel",
+    "ReadinessPanel",
     "SessionsPanel",
     "SnapshotPanel",
+    "StalePanel",
     "Stepper",
     "ValuationPanel",
     "guard",
