@@ -23,7 +23,7 @@ LEVELS = {  # the name of a subpackage stands for all modules in it
     **dict.fromkeys(("exact", "library", "node"), 4),
     "assign": 5,
     **dict.fromkeys(("planners", "state", "history", "families"), 6),
-    **dict.fromkeys(("proof", "whatif", "worker", "view", "workloads"), 7),
+    **dict.fromkeys(("byhand", "proof", "whatif", "worker", "view", "workloads"), 7),
     **dict.fromkeys(("explain", "policies", "recipes"), 8),
     **dict.fromkeys(("host", "traces"), 9),
     **dict.fromkeys(("cluster", "engine"), 10),
@@ -57,7 +57,7 @@ FROM_LEVEL = {  # at the top of a module; a function may import what it alone ne
 }
 ONLY_LIVE = ("aiohttp", "yarl", "prometheus_client", "ssl")  # even inside functions
 
-MAX_FILE, MAX_FUNCTION, MAX_PACKAGE = 400, 60, 32_000  # lines
+MAX_FILE, MAX_FUNCTION, MAX_PACKAGE = 400, 60, 36_000  # lines
 LONG_FILES: dict[str, str] = {}  # module: why
 
 
