@@ -6,6 +6,7 @@ A chart that a panel updates reads its rows from a parameter, so that new rows m
 drawing the chart again.
 """
 
+from tao.charts.grid import GRID_SIZE, dp_grid, dp_grid_value
 from tao.charts.lanes import phases, swimlane
 from tao.charts.live import cache_credit, cache_credit_value, first_tokens, first_tokens_value
 from tao.charts.nodes import COLD, NODE_HEIGHT, PARTS, WARM, node_bars, node_bars_size, node_bars_value
@@ -25,6 +26,7 @@ from tao.charts.style import GREY, INK, LINE, LOOKS, MAX_ROWS, NEVER_MS, PALETTE
 __all__ = [
     "COLD",
     "GREY",
+    "GRID_SIZE",
     "INK",
     "LINE",
     "LOOKS",
@@ -44,6 +46,8 @@ __all__ = [
     "context_fan",
     "cost_bars",
     "differences",
+    "dp_grid",
+    "dp_grid_value",
     "duration_curves",
     "first_tokens",
     "first_tokens_value",

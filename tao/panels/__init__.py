@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from tao.panels.base import Panel, guard
+from tao.panels.dp_grid import DpPanel
 from tao.panels.game import GamePanel
 from tao.panels.lock import Lock
 from tao.panels.snapshot import SnapshotPanel
@@ -21,7 +22,17 @@ if TYPE_CHECKING:
     from tao.panels.live import LivePanel
     from tao.panels.secret import KeyPanel
 
-__all__ = ["GamePanel", "KeyPanel", "LivePanel", "Lock", "Panel", "SnapshotPanel", "Stepper", "guard"]
+__all__ = [
+    "DpPanel",
+    "GamePanel",
+    "KeyPanel",
+    "LivePanel",
+    "Lock",
+    "Panel",
+    "SnapshotPanel",
+    "Stepper",
+    "guard",
+]
 
 
 def __getattr__(name: str) -> object:
