@@ -15,7 +15,7 @@ import pandas as pd
 from tao import charts, explain, library, planners
 from tao.charts.grid import NOW, PATH, READ
 from tao.checks import InputError, listing
-from tao.explain import Step
+from tao.explain import Cell, Step
 from tao.model import Params, Plan, Snapshot, Value
 from tao.panels import html, words
 from tao.panels.base import guard, wrapped
@@ -239,31 +239,27 @@ class DpPanel(Stepper):
         return [node.id for node in self.problem.nodes]
 
     def _cells(self) -> pd.DataFrame:
-        rows = [(i, left[0], left[1] if len(left) > 1 else 0) for i, left in self.steps]
-        frame = pd.DataFrame(rows, columns=["column", "left0", "left1"])
+        frame = pd.DataFrame(map(_place, self.steps), columns=["column", "left0", "left1"])
         return frame.assign(done=frame.index < self._done())
 
-    def _marks(self) -> pd.DataFrame:
+    def _marked(self) -> list[tuple[str, Step, int]]:
+        """Kind, record and the place in this list that a line leads to (-1: none)."""
         look = self.look
         if look.path:
-            found = [(PATH, s, k + 1 if k + 1 < len(look.path) else -1) for k, s in enumerate(look.path)]
-        elif look.step:
-            reads = [self.steps[cell] for cell in look.step.reads]
-            found = [(READ, s, len(reads)) for s in reads] + [(NOW, look.step, -1)]
-        else:
-            found = []
-        rows = [
-            (s.cell[0], s.cell[1][0], s.cell[1][-1] if len(s.cell[1]) > 1 else 0, kind, _words(kind, s), to)
-            for kind, s, to in found
-        ]
+            ends = [*range(1, len(look.path)), -1]
+            return [(PATH, s, to) for s, to in zip(look.path, ends, strict=True)]
+        if look.step is None:
+            return []
+        reads = [self.steps[cell] for cell in look.step.reads]
+        return [*((READ, s, len(reads)) for s in reads), (NOW, look.step, -1)]
+
+    def _marks(self) -> pd.DataFrame:
+        rows = [(*_place(s.cell), kind, _words(kind, s), to) for kind, s, to in self._marked()]
         return pd.DataFrame(rows, columns=["column", "left0", "left1", "kind", "words", "to"])
 
     def _table(self) -> Table:
         names = [*(s.id for s in self.problem.sessions), "nobody left"]
-        rows = []
-        for mark in self._marks().itertuples(index=False):
-            cell = mark.column, (mark.left0, mark.left1)[: len(self.problem.nodes)]
-            rows.append((mark.kind, names[mark.column], str(cell[1]), *self.steps[cell].value))
+        rows = [(kind, names[s.cell[0]], _left(s), *s.value) for kind, s, _ in self._marked()]
         columns = ("mark", "column", "room left, quanta", "credit", "ready", "tokens")
         return Table("Marked cells and what they are worth", columns, rows)
 
@@ -284,6 +280,12 @@ class DpPanel(Stepper):
             before = self._shown
             self._show(str(self.which.value), int(self.unit.value))
             self._past.append(before)
+
+
+def _place(cell: Cell) -> tuple[int, int, int]:
+    """Column and quanta left on the first and the second node, which may not be there."""
+    i, left = cell
+    return i, left[0], left[1] if len(left) > 1 else 0
 
 
 def _left(step: Step) -> str:
