@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tao import planners, readiness, valuation
-from tao.model import Params, Placement, Plan, Session, Snapshot, Value
+from tao.model import InputError, Params, Placement, Plan, Session, Snapshot, Value
 from tao.planners import Case
 from tao.proof import Certificate as Certificate
 from tao.proof import certificate as certificate
@@ -37,8 +37,10 @@ class Step(NamedTuple):
     message: str
 
 
-def recurrence(problem: Case) -> dict[Cell, Step]:
+def recurrence(problem: Case, most: int | None = None) -> dict[Cell, Step]:
     """Every reachable cell of the DP table, last session first; plain Python, for small snapshots.
+
+    Raises `InputError` if there are more than `most` cells.
 
     >>> from tao.model import Node
     >>> snap = Snapshot(0.0, (Node("n0", 3),), (Session("a", 2), Session("b", 3)))
@@ -51,13 +53,19 @@ def recurrence(problem: Case) -> dict[Cell, Step]:
     for i in range(len(demand)):
         taken = {_take(r, b, demand[i]) for r in layers[i] for b in prefer[i] if _fits(r, b, demand[i])}
         layers.append(layers[i] | taken)
+        if most is not None and sum(map(len, layers)) > most:
+            quantum = problem.params.quantum_tokens
+            raise InputError(
+                f"in quanta of {quantum:,} tokens the table has more than {most:,} cells; "
+                "choose a coarser quantum or a snapshot with fewer sessions"
+            )
     last = len(demand)
     steps = {(last, r): Step((last, r), (), Value(0, 0, 0), None, "nobody is left") for r in layers[last]}
     for i in range(last - 1, -1, -1):
         for r in sorted(layers[i], reverse=True):
             nodes = [b for b in prefer[i] if _fits(r, b, demand[i])]
             nodes.sort(key=lambda b: (problem.tier[i, b], -r[b] - spare[b], b))
-            steps[i, r] = _decide(problem, i, r, demand[i], nodes, steps)
+            steps[i, r] = decide(problem, i, r, demand[i], nodes, steps)
     return steps
 
 
@@ -129,9 +137,8 @@ def _take(left: Left, b: int, demand: int) -> Left:
     return (*left[:b], left[b] - demand, *left[b + 1 :])
 
 
-def _decide(
-    problem: Case, i: int, left: Left, demand: int, nodes: list[int], steps: dict[Cell, Step]
-) -> Step:
+def decide(problem: Case, i: int, left: Left, demand: int, nodes: list[int], steps: dict[Cell, Step]) -> Step:
+    """One cell of the table: skip session i, or place it on one of `nodes`, whatever is worth more."""
     skip: Cell = (i + 1, left)
     best, choice = steps[skip].value, None
     reads, offers = [skip], []

@@ -23,7 +23,7 @@ LEVELS = {  # the name of a subpackage stands for all modules in it
     **dict.fromkeys(("exact", "library", "node"), 4),
     "assign": 5,
     **dict.fromkeys(("planners", "state", "history", "families"), 6),
-    **dict.fromkeys(("proof", "whatif", "worker", "view", "workloads"), 7),
+    **dict.fromkeys(("byhand", "proof", "whatif", "worker", "view", "workloads"), 7),
     **dict.fromkeys(("explain", "policies", "ranking", "recipes"), 8),
     **dict.fromkeys(("host", "traces"), 9),
     **dict.fromkeys(("cluster", "engine"), 10),

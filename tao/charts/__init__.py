@@ -8,6 +8,7 @@ drawing the chart again.
 
 from tao.charts.calls import LIFE_SIZE, call_life, call_life_value
 from tao.charts.decay import CREDIT_SIZE, credit_curves, credit_curves_value
+from tao.charts.grid import GRID_SIZE, dp_grid, dp_grid_value
 from tao.charts.lanes import STEPPED_SIZE, phases, stepped_lanes, stepped_lanes_value, swimlane
 from tao.charts.live import cache_credit, cache_credit_value, first_tokens, first_tokens_value
 from tao.charts.nodes import COLD, NODE_HEIGHT, PARTS, WARM, node_bars, node_bars_size, node_bars_value
@@ -29,6 +30,7 @@ __all__ = [
     "COLD",
     "CREDIT_SIZE",
     "GREY",
+    "GRID_SIZE",
     "INK",
     "LIFE_SIZE",
     "LINE",
@@ -54,6 +56,8 @@ __all__ = [
     "credit_curves",
     "credit_curves_value",
     "differences",
+    "dp_grid",
+    "dp_grid_value",
     "duration_curves",
     "first_tokens",
     "first_tokens_value",

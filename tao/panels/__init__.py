@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from tao.panels.base import Panel, guard
 from tao.panels.calibration import CalibrationPanel
+from tao.panels.dp_grid import DpPanel
+from tao.panels.game import GamePanel
 from tao.panels.lock import Lock
 from tao.panels.readiness import ReadinessPanel
 from tao.panels.sessions import SessionsPanel
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CalibrationPanel",
+    "DpPanel",
+    "GamePanel",
     "KeyPanel",
     "LivePanel",
     "Lock",

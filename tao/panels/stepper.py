@@ -30,8 +30,8 @@ class Stepper(Panel):
         self.number.observe(self._on_number, "value")
         moves = {"First": self.first, "Previous": self.previous, "Next": self.next, "Last": self.last}
         self.buttons = {name: _button(name, move) for name, move in moves.items()}
-        of = widgets.Label(f"of {count}")
-        self.controls = widgets.HBox([*self.buttons.values(), self.number, of])
+        self._of = widgets.Label(f"of {count}")
+        self.controls = widgets.HBox([*self.buttons.values(), self.number, self._of])
 
     @property
     def step(self) -> int:
@@ -43,6 +43,14 @@ class Stepper(Panel):
         if not isinstance(step, int) or not 1 <= step <= self.count:
             raise InputError(f"step is {step!r}; it must be from 1 to {self.count}")
         self.number.value = step
+
+    def restart(self, count: int) -> None:
+        """Begin again at the first of `count` steps, and draw it."""
+        self.number.unobserve(self._on_number, "value")
+        self.number.value, self.number.max, self.count = 1, count, count
+        self.number.observe(self._on_number, "value")
+        self._of.value = f"of {count:,}"
+        self.draw()
 
     def draw(self) -> None:
         """Bring everything the panel shows up to date with its state."""

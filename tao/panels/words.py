@@ -19,12 +19,11 @@ def bars(snapshot: Snapshot, plan: Plan, params: Params) -> pd.DataFrame:
     for node in snapshot.nodes:
         count = sum(s.resident_on == node.id for s in snapshot.sessions)
         rows.append((node.id, node.capacity_tokens, "resident", _count(count, "resident"), used[node.id], 0))
-        here = [p for p in plan.placements if p.node == node.id]
-        rows += [
-            (node.id, node.capacity_tokens, "admitted", p.session, size[p.session], p.value.credit)
-            for p in here
-        ]
-        left = node.capacity_tokens - used[node.id] - sum(size[p.session] for p in here)
+        left = node.capacity_tokens - used[node.id]
+        for p in (p for p in plan.placements if p.node == node.id):
+            left -= size[p.session]
+            part = "over" if left < 0 else "admitted"
+            rows.append((node.id, node.capacity_tokens, part, p.session, size[p.session], p.value.credit))
         rows.append((node.id, node.capacity_tokens, "free", "", max(left, 0), 0))
     return pd.DataFrame(rows, columns=["node", "capacity_tokens", "part", "label", "tokens", "credit"])
 
