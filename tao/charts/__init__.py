@@ -8,6 +8,7 @@ drawing the chart again.
 
 from tao.charts.lanes import phases, swimlane
 from tao.charts.live import cache_credit, cache_credit_value, first_tokens, first_tokens_value
+from tao.charts.misses import misses, misses_size, misses_value
 from tao.charts.nodes import COLD, NODE_HEIGHT, PARTS, WARM, node_bars, node_bars_size, node_bars_value
 from tao.charts.planning import PLANNER_LOOKS, differences, planner_costs, rounding_loss
 from tao.charts.race import latency_vs_capacity, paired_dots, win_loss_map
@@ -50,6 +51,9 @@ __all__ = [
     "latency_vs_capacity",
     "live",
     "looks",
+    "misses",
+    "misses_size",
+    "misses_value",
     "node_bars",
     "node_bars_size",
     "node_bars_value",

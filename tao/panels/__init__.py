@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tao.panels.base import Panel, guard
 from tao.panels.lock import Lock
+from tao.panels.planners import PlannersPanel
 from tao.panels.snapshot import SnapshotPanel
 from tao.panels.stepper import Stepper
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from tao.panels.live import LivePanel
     from tao.panels.secret import KeyPanel
 
-__all__ = ["KeyPanel", "LivePanel", "Lock", "Panel", "SnapshotPanel", "Stepper", "guard"]
+__all__ = ["KeyPanel", "LivePanel", "Lock", "Panel", "PlannersPanel", "SnapshotPanel", "Stepper", "guard"]
 
 
 def __getattr__(name: str) -> object:
