@@ -20,6 +20,7 @@ from tao.charts.readiness import (
     reliability,
 )
 from tao.charts.recordings import beside, class_shares, context_fan, duration_curves, turn_histogram
+from tao.charts.seeds import seed_dots, seed_dots_size, seed_dots_value, seed_rows
 from tao.charts.shares import cost_bars, wait_by_size
 from tao.charts.style import GREY, INK, LINE, LOOKS, MAX_ROWS, NEVER_MS, PALETTE, Look, live, looks
 
@@ -65,6 +66,10 @@ __all__ = [
     "readiness_sweep",
     "reliability",
     "rounding_loss",
+    "seed_dots",
+    "seed_dots_size",
+    "seed_dots_value",
+    "seed_rows",
     "swimlane",
     "turn_histogram",
     "wait_by_size",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tao.panels.base import Panel, guard
 from tao.panels.lock import Lock
 from tao.panels.planners import PlannersPanel
+from tao.panels.race import RacePanel
 from tao.panels.snapshot import SnapshotPanel
 from tao.panels.stepper import Stepper
 
@@ -21,7 +22,17 @@ if TYPE_CHECKING:
     from tao.panels.live import LivePanel
     from tao.panels.secret import KeyPanel
 
-__all__ = ["KeyPanel", "LivePanel", "Lock", "Panel", "PlannersPanel", "SnapshotPanel", "Stepper", "guard"]
+__all__ = [
+    "KeyPanel",
+    "LivePanel",
+    "Lock",
+    "Panel",
+    "PlannersPanel",
+    "RacePanel",
+    "SnapshotPanel",
+    "Stepper",
+    "guard",
+]
 
 
 def __getattr__(name: str) -> object:
