@@ -80,20 +80,79 @@ def differences(
     >>> table[["planner", "below", "lost_worst"]].values.tolist()
     [['dp', 0, nan], ['short_first', 3, 13690.0]]
     """
-    params = params or Params()
-    pairs = [(s, planners.plan(s, best, params)) for s in _given(snapshots)]
-    proven = [(s, plan) for s, plan in pairs if plan.gap == (0, 0, 0)]
-    fitting = [(planners.case(s, params).prefer >= 0).any(axis=1).sum() for s, _ in proven]
-    contested = sum(int(n) > 1 for n in fitting)
+    table = misses(snapshots, names, params=params, best=best)
     rows = []
-    for name in names:
-        values = [(planners.plan(s, name, params).value, plan.value) for s, plan in proven]
-        lost = pd.Series([most.credit - value.credit for value, most in values if value.credit < most.credit])
-        below = sum(value < most for value, most in values)
-        counted = (len(proven), len(pairs) - len(proven), contested, below, len(lost))
+    for name, of in table.groupby("planner", sort=False):
+        known = of[of["proven"]]
+        lost = known["credit"][known["credit"] > 0]
+        counted = (
+            len(known),
+            len(of) - len(known),
+            known["contested"].sum(),
+            known["below"].sum(),
+            len(lost),
+        )
         rows.append((name, *counted, lost.mean(), lost.max()))
     columns = ["snapshots", "unproven", "contested", "below", "below_credit", "lost_mean", "lost_worst"]
     return pd.DataFrame(rows, columns=["planner", *columns])
+
+
+def misses(
+    snapshots: Iterable[Snapshot],
+    names: Sequence[str] = HEURISTICS,
+    *,
+    params: Params | None = None,
+    best: str = "exact",
+) -> pd.DataFrame:
+    """By how much each plan is worth less than the optimum: one row per planner and snapshot (from 1).
+
+    `below`: the plan is worth less than that of planner `best`, which has at least the default state
+    budget; `proven`: that one is proven to be the optimum. `credit`, `ready`, `tokens`: what the plan lacks
+    of each (below 0 where it is ahead); `most`: the credit of the optimum. `contested`: more than one
+    session fits somewhere. `states` of the search, and `placed_by`, the planner that placed.
+
+    >>> import tao
+    >>> table = misses([tao.load("dp_beats_short_first")], ["dp", "short_first"])
+    >>> table[["planner", "below", "credit", "ready"]].values.tolist()
+    [['dp', False, 0, 0], ['short_first', True, 3167, 1]]
+    """
+    params = params or Params()
+    able = replace(params, state_budget=max(params.state_budget, Params().state_budget))
+    rows = []
+    for number, snapshot in enumerate(_given(snapshots), start=1):
+        optimum = planners.plan(snapshot, best, able)
+        proven, most = optimum.gap == (0, 0, 0), optimum.value
+        contested = int((planners.case(snapshot, params).prefer >= 0).any(axis=1).sum()) > 1
+        for name in names:
+            plan = planners.plan(snapshot, name, params)
+            lost = (x - y for x, y in zip(most, plan.value, strict=True))
+            found = (plan.value < most, *lost, most.credit, proven, contested, plan.states, plan.planner)
+            rows.append((name, number, *found))
+    columns = ["below", "credit", "ready", "tokens", "most", "proven", "contested", "states", "placed_by"]
+    table = pd.DataFrame(rows, columns=["planner", "snapshot", *columns])
+    order = {name: k for k, name in enumerate(names)}
+    return table.sort_values("planner", key=lambda of: of.map(order), kind="stable", ignore_index=True)
+
+
+def against(table: pd.DataFrame, name: str, other: str) -> tuple[int, int, int]:
+    """On how many snapshots of `misses` planner `name` is worth more, less and the same as `other`.
+
+    >>> import tao
+    >>> table = misses([tao.load("dp_beats_short_first")], ["dp", "short_first"])
+    >>> against(table, "short_first", "dp")
+    (0, 1, 0)
+    """
+    mine, theirs = (
+        list(
+            table[table["planner"] == planner][["credit", "ready", "tokens"]].itertuples(
+                index=False, name=None
+            )
+        )
+        for planner in (name, other)
+    )
+    pairs = list(zip(mine, theirs, strict=True))
+    more, less = sum(x < y for x, y in pairs), sum(x > y for x, y in pairs)
+    return more, less, len(pairs) - more - less
 
 
 def _given(snapshots: Iterable[Snapshot]) -> list[Snapshot]:

@@ -34,7 +34,7 @@ LEVELS = {  # the name of a subpackage stands for all modules in it
     "executors": 15,
     **dict.fromkeys(("sweeps", "bench"), 16),
     "comparisons": 17,
-    **dict.fromkeys(("crowding", "experiments", "charts", "lab"), 18),
+    **dict.fromkeys(("crowding", "experiments", "charts", "lab", "tuning"), 18),
     "live": 19,
     **dict.fromkeys(("panels", "exercises"), 20),
     "tao": 21,  # the public names, in tao/__init__.py

@@ -11,6 +11,7 @@ from tao.charts.decay import CREDIT_SIZE, credit_curves, credit_curves_value
 from tao.charts.grid import GRID_SIZE, dp_grid, dp_grid_value
 from tao.charts.lanes import STEPPED_SIZE, phases, stepped_lanes, stepped_lanes_value, swimlane
 from tao.charts.live import cache_credit, cache_credit_value, first_tokens, first_tokens_value
+from tao.charts.misses import misses, misses_size, misses_value
 from tao.charts.nodes import COLD, NODE_HEIGHT, PARTS, WARM, node_bars, node_bars_size, node_bars_value
 from tao.charts.planning import PLANNER_LOOKS, differences, planner_costs, rounding_loss
 from tao.charts.race import latency_vs_capacity, paired_dots, win_loss_map
@@ -22,6 +23,7 @@ from tao.charts.readiness import (
     reliability,
 )
 from tao.charts.recordings import beside, class_shares, context_fan, duration_curves, turn_histogram
+from tao.charts.seeds import seed_dots, seed_dots_size, seed_dots_value, seed_rows
 from tao.charts.shares import cost_bars, wait_by_size
 from tao.charts.stale import stale_plan, stale_plan_size, stale_plan_value
 from tao.charts.style import GREY, INK, LINE, LOOKS, MAX_ROWS, NEVER_MS, PALETTE, Look, live, looks
@@ -64,6 +66,9 @@ __all__ = [
     "latency_vs_capacity",
     "live",
     "looks",
+    "misses",
+    "misses_size",
+    "misses_value",
     "node_bars",
     "node_bars_size",
     "node_bars_value",
@@ -75,6 +80,10 @@ __all__ = [
     "readiness_sweep",
     "reliability",
     "rounding_loss",
+    "seed_dots",
+    "seed_dots_size",
+    "seed_dots_value",
+    "seed_rows",
     "stale_plan",
     "stale_plan_size",
     "stale_plan_value",

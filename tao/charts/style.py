@@ -33,7 +33,7 @@ HIGHER_IS_BETTER = (
     *("prefix_hit_rate", "prefix_hit_rate_with_recompute"),
 )
 
-Chart = TypeVar("Chart", alt.Chart, alt.LayerChart, alt.HConcatChart)
+Chart = TypeVar("Chart", alt.Chart, alt.LayerChart, alt.HConcatChart, alt.VConcatChart)
 
 
 class Look(NamedTuple):

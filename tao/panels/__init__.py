@@ -16,6 +16,8 @@ from tao.panels.calibration import CalibrationPanel
 from tao.panels.dp_grid import DpPanel
 from tao.panels.game import GamePanel
 from tao.panels.lock import Lock
+from tao.panels.planners import PlannersPanel
+from tao.panels.race import RacePanel
 from tao.panels.readiness import ReadinessPanel
 from tao.panels.sessions import SessionsPanel
 from tao.panels.snapshot import SnapshotPanel
@@ -35,6 +37,8 @@ __all__ = [
     "LivePanel",
     "Lock",
     "Panel",
+    "PlannersPanel",
+    "RacePanel",
     "ReadinessPanel",
     "SessionsPanel",
     "SnapshotPanel",

@@ -31,6 +31,7 @@ STYLE = """<style>
 .tao-panel thead th { border-bottom: 1px solid var(--jp-border-color1, #bdbdbd); }
 .tao-panel tbody th, .tao-panel .number, .tao-panel .tao-narrow td { white-space: nowrap; }
 .tao-panel .number { text-align: right; font-variant-numeric: tabular-nums; }
+.tao-panel .tao-prose { padding: 5px; }
 .tao-panel tr.chosen { background: var(--jp-layout-color2, #eeeeee); }
 </style>"""
 
@@ -60,6 +61,12 @@ def lines(*texts: str, room: Literal["two", "three"], name: str = "") -> str:
     bold = f"<b>{escape(name)}</b>: " if name else ""
     paragraphs = "</div><div>".join(escape(text) for text in texts)
     return f'<div class="tao-{room}"><div>{bold}{paragraphs}</div></div>'
+
+
+def paragraphs(title: str, text: str) -> str:
+    """A heading in bold and each line of plain text as a paragraph of its own."""
+    lines = "".join(f"<div>{escape(line)}</div>" for line in text.splitlines())
+    return f'<div class="tao-prose"><b>{escape(title)}</b>{lines}</div>'
 
 
 def scroll(content: str, label: str, height: int) -> str:
