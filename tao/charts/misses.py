@@ -33,7 +33,8 @@ def misses(
 
     `table` has the rows of `tao.quality.misses`, planner `dp` among them; `budget` is dp's, in states, and
     `chosen` the snapshot to point at. The chart reads `misses_value` from its parameter `misses`, which may
-    have other rows for the same planners and number of snapshots; `label` as for `charts.rounding_loss`.
+    have other rows for the same planners and number of snapshots; `label` as for `charts.rounding_loss`, or
+    "" where the rows may change.
 
     >>> from tao import load, quality
     >>> chart = misses(quality.misses([load("dp_beats_short_first")]), 200_000)
@@ -48,7 +49,7 @@ def misses(
     return style.drawn(
         views,
         what,
-        f"{label}; below: states that dp's search opened, and its budget (dashed)",
+        f"{label}{'; ' * bool(label)}below: states that dp's search opened, and its budget (dashed)",
         f"{what}: one mark per planner and snapshot, with the number of misses at the right. Below, the "
         "states of dp's search on each snapshot, on a logarithmic axis, and the budget.",
     )
@@ -96,11 +97,12 @@ def _searched(row: dict[Any, Any], budget: int) -> dict[str, Any]:
 
 def _rows(length: int, of: str, fields: tuple[str, ...]) -> alt.Chart:
     """The rows `of` the parameter, at most `length`, with their fields."""
-    return (
+    found: alt.Chart = (
         alt.Chart(alt.sequence(0, length, as_="i"))
         .transform_filter(f"datum.i < length(misses.{of})")
         .transform_calculate(**{name: f"misses.{of}[datum.i].{name}" for name in fields})
     )
+    return found
 
 
 def _at(count: int, axis: alt.Axis | None) -> alt.X:
@@ -110,7 +112,10 @@ def _at(count: int, axis: alt.Axis | None) -> alt.X:
 def _pointer(count: int, axis: alt.Axis | None) -> alt.Chart:
     """A light band behind the snapshot chosen."""
     at = alt.Chart(alt.sequence(0, 1, as_="i")).transform_calculate(n="misses.chosen")
-    return at.mark_rect(color=style.PALETTE["sky"], opacity=0.35, aria=False).encode(x=_at(count, axis))
+    band: alt.Chart = at.mark_rect(color=style.PALETTE["sky"], opacity=0.35, aria=False).encode(
+        x=_at(count, axis)
+    )
+    return band
 
 
 def _grid(names: list[str], count: int) -> alt.LayerChart:

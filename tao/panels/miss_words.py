@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
 from tao import quality
@@ -47,7 +49,7 @@ def here(misses: pd.DataFrame, planner: str, number: int, plan: Plan) -> str:
     return f"{text} Fallback, {plan.reason}." if plan.reason else text
 
 
-def _lost(row: pd.Series[float]) -> str:
+def _lost(row: pd.Series[Any]) -> str:
     if not row["below"]:
         return "as much as the optimum" if row["proven"] else "the best value known"
     parts = [f"{row[name]:,} {name}" for name in ("credit", "ready", "tokens") if row[name]]
@@ -57,6 +59,7 @@ def _lost(row: pd.Series[float]) -> str:
 def missed(misses: pd.DataFrame, shown: str) -> Table:
     """Each planner over all snapshots: how often it misses, how much credit it loses then, who placed."""
     rows = []
+    name: Any
     for name, of in misses.groupby("planner", sort=False):
         lost = of["credit"][of["credit"] > 0]
         others = int((of["placed_by"] != name).sum())
@@ -96,14 +99,15 @@ def rounding(losses: pd.DataFrame, chosen: int) -> Table:
 def everywhere(misses: pd.DataFrame) -> Table:
     """The figure as a table: the credit that each planner loses on each snapshot, and dp's states."""
     names = list(dict.fromkeys(misses["planner"]))
-    rows = []
+    rows: list[tuple[Any, ...]] = []
+    number: Any
     for number, of in misses.groupby("snapshot"):
         by = of.set_index("planner")
-        rows.append((str(number), *(_cell(by.loc[name]) for name in names), int(by.loc["dp", "states"])))
+        rows.append((str(number), *(_cell(by.loc[name]) for name in names), int(by["states"].loc["dp"])))
     return Table("What each plan is worth less than the optimum", ("snapshot", *names, "dp's states"), rows)
 
 
-def _cell(row: pd.Series[float]) -> str:
+def _cell(row: pd.Series[Any]) -> str:
     if not row["below"]:
         return "–" if row["proven"] else "not proven"
     part = next(name for name in ("credit", "ready", "tokens") if row[name])

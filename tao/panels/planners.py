@@ -130,7 +130,11 @@ class PlannersPanel(Stepper):
         self, family: str | None = None, quantum_tokens: int | None = None, state_budget: int | None = None
     ) -> None:
         """Another set, quantum or budget; raises `InputError` for what is not offered."""
-        asked = {"family": family, "quantum_tokens": quantum_tokens, "state_budget": state_budget}
+        asked: dict[str, Any] = {
+            "family": family,
+            "quantum_tokens": quantum_tokens,
+            "state_budget": state_budget,
+        }
         new = {name: x for name, x in asked.items() if x is not None}
         for name, x in new.items():
             values = [value for _, value in self.fields[name].options]
@@ -180,7 +184,7 @@ class PlannersPanel(Stepper):
                 value=getattr(self.choice, name),
                 description=label,
                 layout={"width": "230px"},
-                style={"description_width": "60px"},
+                style={"description_width": "72px"},
             )
             for name, (label, options) in offers.items()
         }
@@ -191,7 +195,8 @@ class PlannersPanel(Stepper):
         self.undoing.on_click(lambda _: self.undo())
 
     def _lay_out(self) -> None:
-        self.figure = Figure(self.chart(), "misses", charts.misses_size(len(SHOWN), self.count))
+        chart = charts.misses(self.misses, self.choice.state_budget, self.step, label="")
+        self.figure = Figure(chart, "misses", charts.misses_size(len(SHOWN), self.count))
         self.about, self.here = widgets.HTML(), widgets.HTML()
         self.boxes = [widgets.HTML(layout={"flex": f"1 1 {width}px", "min_width": "0"}) for width in WIDTHS]
         for box in self.boxes[:2]:

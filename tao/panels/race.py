@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -135,7 +135,11 @@ class RacePanel(Panel):
     def export(self) -> None:
         """Write the file named in the field: .csv (all runs), .json (summary) or .py (the code)."""
         path = Path(self.file.value.strip())
-        writers = {".csv": self._csv, ".json": self._json, ".py": lambda: f"{self.code}\n"}
+        writers: dict[str, Callable[[], str]] = {
+            ".csv": self._csv,
+            ".json": self._json,
+            ".py": lambda: f"{self.code}\n",
+        }
         if path.suffix not in writers:
             raise InputError(f"the file is {shown(str(path))}; its name must end in {listing(list(writers))}")
         try:
