@@ -84,7 +84,7 @@ class ToolCalls:
 
         >>> from tao.workloads import WORKLOADS
         >>> len(ToolCalls.of_workload(WORKLOADS["swe-lite"](tasks=2)))
-        68
+        55
         """
         script, rows = workload.script, list[Row]()
         for i, task in enumerate(workload.tasks):
