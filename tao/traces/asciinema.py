@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tao.traces.builder import Builder
+from tao.traces.builder import Builder, Seen
 from tao.traces.claude_code import CHARS_PER_TOKEN
 from tao.traces.files import Source
 from tao.traces.recording import Flag
@@ -48,7 +48,7 @@ class _Reading:
     chars: int = 0
     text: str = ""
 
-    def line(self, text: str, at: float, copied: set[int], identity: Any) -> None:
+    def line(self, text: str, at: float, copied: Seen, identity: Any) -> None:
         """A line of the terminal."""
         step = _STEP.search(text) if "mini-swe-agent" in text else None
         if step and int(step[1]) > self.step:

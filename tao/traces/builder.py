@@ -36,6 +36,34 @@ OUR_TOOLS = frozenset(["tool"])  # the name of a call whose name no one tells
 _HIDDEN = re.compile(r"tool-\d{1,6}")  # as our own exports have them
 
 
+_64_BITS = 0xFFFF_FFFF_FFFF_FFFF
+
+
+class Seen:
+    """A set of hashes in a tenth of a set's memory: one for each line of a log adds up.
+
+    >>> seen = Seen()
+    >>> seen.add(7), seen.add(7 + 65536), 7 in seen, 8 in seen
+    (None, None, True, False)
+    """
+
+    def __init__(self) -> None:
+        self._buckets: dict[int, array[int]] = {}
+
+    def __contains__(self, key: Hashable) -> bool:
+        found = hash(key) & _64_BITS
+        return found in self._buckets.get(found & 0xFFFF, ())
+
+    def add(self, key: Hashable) -> None:
+        """Take it up, once."""
+        found = hash(key) & _64_BITS
+        bucket = self._buckets.get(found & 0xFFFF)
+        if bucket is None:
+            self._buckets[found & 0xFFFF] = array("Q", [found])
+        elif found not in bucket:
+            bucket.append(found)
+
+
 class Builder:
     """Collects sessions, turns and calls. `more_classes` adds to `COMMAND_CLASSES`.
 
@@ -54,7 +82,7 @@ class Builder:
         keep_names: bool = False,
     ) -> None:
         self.ledger = ledger or Ledger()
-        self.seen: set[int] = set()  # what was read before, across files
+        self.seen = Seen()  # what was read before, across files
         more = dict(more_classes or {})
         self._class_of: Callable[[str], str] = Classes(COMMAND_CLASSES | more) if more else classify
         self._keep_names = keep_names
@@ -244,6 +272,7 @@ class Builder:
 
     def finish(self) -> Recording:
         """The recording, its turns in order and what follows from them worked out."""
+        self.seen = Seen()  # no more needed, and large
         arrays = {name: np.asarray(a) for name, a in self._time.items()}  # no copies: logs are long
         tokens = {name: np.asarray(a) for name, a in self._turn.items()}
         order, late = order_of(tokens["session"], arrays["began"], arrays["order"])
@@ -294,7 +323,7 @@ class Builder:
             len(recording.calls),
             ledger.counts("skipped"),
             ledger.counts("repaired"),
-            resolution_s(np.concatenate([times["began"], times["ended"], times["resumed"]])),
+            resolution_s(times["began"], times["ended"], times["resumed"]),
             float(unknown.mean()) if len(unknown) else None,
             signs_of(recording),
         )

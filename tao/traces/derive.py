@@ -11,6 +11,7 @@ from tao.traces.recording import Flag
 from tao.traces.report import Ledger
 
 CLOCK_STEP_S = 2.0  # ours: clocks were seen to step back by 1.95 s; more than that is another order
+CHUNK = 65_536  # ours: moments at a time, as logs are long
 DIGITS = 6  # of seconds: what float64 keeps of a date
 DROP = 0.8  # ours: a context below that part of the one before was cut; hidden reasoning goes up to 20 %
 
@@ -105,14 +106,22 @@ def session_names(parents: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def resolution_s(moments: Any) -> float | None:
+def resolution_s(*columns: Any) -> float | None:
     """The largest of 1, 0.1, ... 0.000001 s of which all moments are multiples; None without any."""
-    known = moments[np.isfinite(moments)]
-    if not len(known):
-        return None
-    part = known - np.floor(known)
-    for digits in range(6):
+    digits: int | None = None
+    for column in columns:
+        for start in range(0, len(column), CHUNK):
+            known = column[start : start + CHUNK]
+            known = known[np.isfinite(known)]
+            if len(known):
+                digits = _digits(known - np.floor(known), digits or 0)
+    return None if digits is None else float(10.0**-digits)
+
+
+def _digits(part: Any, least: int) -> int:
+    """How many digits after the point these need, at least so many."""
+    for digits in range(least, DIGITS):
         scaled = part * 10**digits
         if np.abs(scaled - np.round(scaled)).max() < 10**digits * 5e-7:  # what float64 resolves of a date
-            return float(10.0**-digits)
-    return 1e-6
+            return digits
+    return DIGITS
