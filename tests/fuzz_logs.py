@@ -6,6 +6,7 @@ prints a JSON object: mutations, failures [(file, number, what)], the slowest lo
 
 from __future__ import annotations
 
+import copy
 import gzip
 import json
 import math
@@ -130,11 +131,11 @@ def change(node, draw):
         if draw.random() < 0.4 or not isinstance(node[key], dict | list):
             kind = draw.random()
             if kind < 0.7:
-                node[key] = draw.choice(ODD)
+                node[key] = copy.deepcopy(draw.choice(ODD))
             elif kind < 0.8:
                 del node[key]
             elif kind < 0.9 and isinstance(node, dict):
-                node[draw.choice(list(node))] = node[key]
+                node[draw.choice(list(node))] = copy.deepcopy(node[key])
             else:
                 deep: object = 1
                 for _ in range(200):
