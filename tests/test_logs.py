@@ -556,3 +556,25 @@ def test_transcripts_agree_with_what_others_made_of_them(name, table, session):
             assert turn["tool_s"] == pytest.approx(float(row["tool_seconds"]), abs=0.0011)
         compared += 1
     assert compared == len(found.turns) - 1 > 10
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        "program_id,step_id,tool_call_s",
+        "session_id,round_idx,prefix_len,input_len,output_len,tool_wait_after_ms",
+        "session,turn,context_tokens,output_tokens",
+    ],
+)
+def test_a_table_is_what_its_first_line_says_to_every_reader_of_it(log, columns):
+    """A first line parted by two signs is no table for one who looks and another for one who reads."""
+    names = columns.split(",")
+    for k in range(1, len(names)):
+        for sign in (";", "\t"):
+            mixed = ",".join(names[:k]) + sign + ",".join(names[k:])
+            found = load(log(mixed, ",".join("1" * len(names)), ",".join("1" * (len(names) - 1))))
+            assert bool(len(found.turns)) != bool(found.report.unread)  # a torn name may be one nobody needs
+    row = ",".join("1" * len(names))
+    assert len(load(log(columns, row)).turns) == len(
+        load(log("", columns.replace(",", ";"), row.replace(",", ";"))).turns
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -31,7 +30,7 @@ from tao.traces import (
     weka,
 )
 from tao.traces.builder import Builder
-from tao.traces.files import Limits, Source, TooLargeError, decoded, listed, objects, parsed, paths_of
+from tao.traces.files import Limits, Source, TooLargeError, listed, objects, parsed, paths_of
 from tao.traces.recording import CALL, TURN, Flag, Recording
 from tao.traces.report import Ledger, Report
 from tao.workload_params import Recipe
@@ -131,7 +130,7 @@ def recognized(source: Source) -> Reader | None:
         return READERS[best]
     if head.lstrip()[:1] in (b"{", b"["):
         return _of_document(source)
-    columns = dict.fromkeys(re.split(r"[,;\t]", decoded(head.partition(b"\n")[0], Ledger()).strip()))
+    columns = dict.fromkeys(source.columns())
     return next((r for r in READERS.values() if r.shape == "table" and r.fits(columns)), None)
 
 

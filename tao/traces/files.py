@@ -92,9 +92,7 @@ class Source:
         line ends; where that leads nowhere (a quote that nothing ends), each line is a row again.
         """
         lines = (decoded(line, self.ledger) for line in self.lines())
-        first = next(lines, "")
-        part = max(",;\t", key=first.count)
-        header = next(_fields([first], part), [])
+        header, part = _header(next(lines, ""))
         self.ledger.rows -= 1  # the first line is none
         taken: list[str] = []
 
@@ -119,6 +117,11 @@ class Source:
                     yield dict(zip(header, alone, strict=True))
                 else:
                     self.ledger.skip("rows that have not as many fields as the first line")
+
+    def columns(self) -> list[str]:
+        """The names in the first line of a table."""
+        first = next(Source(self.path, Ledger(), self.limits).lines(), b"")
+        return _header(decoded(first, Ledger()))[0]
 
     def lines(self) -> Iterator[bytes]:
         """Its lines, but those too long; the ledger counts them all."""
@@ -216,6 +219,12 @@ def _zstd(raw: BinaryIO) -> Any:
     except ImportError:
         raise TooLargeError("compressed with zstd; pip install zstandard, or decompress it") from None
     return zstandard.ZstdDecompressor(max_window_size=2**27).stream_reader(raw, read_across_frames=True)
+
+
+def _header(first: str) -> tuple[list[str], str]:
+    """The names in a table's first line, and what parts them."""
+    part = max(",;\t", key=first.count)
+    return next(_fields([first], part), []), part
 
 
 def _fields(lines: Iterable[str], part: str) -> Iterator[list[str]]:
