@@ -10,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from ipywidgets.widgets import widget as widget_module
 
 from tao.charts import seeds
 from tao.comparisons import compare
@@ -181,12 +180,6 @@ def test_picture_text_and_table_say_the_same(panel: RacePanel) -> None:
         assert row["change"] in bundle["text/plain"]
     table = race_words.seed_table(panel.race, panel.metric).text()
     assert all(dot["words"].split(": ")[1] in table for dot in drawn(panel)["dots"])
-
-
-def test_close_leaves_nothing_behind() -> None:
-    before = len(widget_module._instances)
-    RacePanel(replace(SMALL, seeds=1, rivals=("sticky",))).close()
-    assert len(widget_module._instances) == before
 
 
 # Exercises

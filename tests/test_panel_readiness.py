@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from ipywidgets.widgets import widget as widget_module
 
 from tao import charts, lab
 from tao.exercises import readiness as exercises
@@ -205,15 +204,6 @@ def test_its_picture_is_small_and_has_a_text_beside_it(panel: ReadinessPanel) ->
     assert len(png) < picture.LIMIT_BYTES
     assert panel.chart().to_dict()["description"]
     assert set(WORDS) == {*CALLS, OWN}
-
-
-def test_close_leaves_nothing_behind() -> None:
-    before = len(widget_module._instances)
-    panel, other = ReadinessPanel(), CalibrationPanel()
-    other.view = "said and seen"
-    panel.close()
-    other.close()
-    assert len(widget_module._instances) == before
 
 
 def test_the_lock_of_the_notebook_knows_the_answer() -> None:

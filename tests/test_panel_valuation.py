@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from ipywidgets.widgets import widget as widget_module
 
 from tao import planners, ranking, valuation
 from tao.exercises import valuation as exercises
@@ -172,12 +171,6 @@ def test_every_order_compares_the_three_numbers_once() -> None:
 def test_the_table_behind_the_checkbox_has_the_credit_of_now(panel: ValuationPanel) -> None:
     for row in panel.ranks[:2]:
         assert f'<td class="number">{row.value.credit:,}</td>' in panel.figure._table.value
-
-
-def test_close_leaves_nothing_behind() -> None:
-    before = len(widget_module._instances)
-    ValuationPanel().close()
-    assert len(widget_module._instances) == before
 
 
 def test_behind_a_lock_the_winner_is_compared_with_the_prediction(panel: ValuationPanel) -> None:

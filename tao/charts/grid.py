@@ -11,7 +11,7 @@ import pandas as pd
 from tao.charts.style import INK, LINE, MAX_ROWS, PALETTE, checked, drawn
 
 PLOT = 780, 210  # px
-GRID_SIZE = PLOT[0] + 60, PLOT[1] + 158  # px of a card that holds it, with title and legend
+GRID_SIZE = PLOT[0] + 60, PLOT[1] + 118  # px of a card that holds it, with title and legend
 MOST_MARKS, MOST_COLUMNS = 40, 13
 GAP, WIDEST = 14, 200  # px between two columns, and of one
 BACK, OPEN, DONE = "#F5F6F7", "#D3D8DC", "#8F969D"

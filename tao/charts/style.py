@@ -211,15 +211,17 @@ def styled(chart: Chart, description: str) -> Chart:
     """The chart in the house style, described for those who do not see it."""
     labels: dict[str, Any] = {"labelFontSize": 11, "labelColor": INK}
     titles: dict[str, Any] = {"titleFontSize": 12, "titleFontWeight": "normal", "titleColor": INK}
-    styled: Chart = (
-        chart.properties(description=description, background="white", padding=8)
-        .configure(font="Arial, Liberation Sans, Helvetica, sans-serif")
-        .configure_text(fontSize=12)
-        .configure_view(stroke=None)
-        .configure_axis(domainColor=LINE, tickColor=LINE, gridColor="#ECEEF0", **labels, **titles)
-        .configure_legend(symbolStrokeColor=LINE, labelLimit=0, **labels, **titles)
-        .configure_title(anchor="start", fontSize=12, fontWeight="normal", color=INK, offset=6)
+    head: dict[str, Any] = {"fontSize": 12, "fontWeight": "normal", "color": INK, "offset": 6}
+    config = alt.Config(
+        font="Arial, Liberation Sans, Helvetica, sans-serif",
+        text=alt.MarkConfig(fontSize=12),
+        view=alt.ViewConfig(stroke=None),
+        axis=alt.AxisConfig(domainColor=LINE, tickColor=LINE, gridColor="#ECEEF0", **labels, **titles),
+        legend=alt.LegendConfig(symbolStrokeColor=LINE, labelLimit=0, **labels, **titles),
+        title=alt.TitleConfig(anchor="start", **head),
     )
+    # At once: each `configure_...` would copy the whole chart.
+    styled: Chart = chart.properties(description=description, background="white", padding=8, config=config)
     return styled
 
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
+from weakref import WeakSet
 
 import altair as alt
 import ipywidgets as widgets
 from IPython.core.getipython import get_ipython
 from IPython.display import display
 
+from tao.checks import InputError, listing
 from tao.panels import html, picture
 
 P = ParamSpec("P")
 SomePanel = TypeVar("SomePanel", bound="Panel")
+
+SIZES = 100, 125, 150  # percent; 150 is for the last row of a lecture hall
 
 
 def guard(
@@ -43,15 +47,35 @@ class Panel:
     """A box of widgets (`root`) with a status line that an error replaces.
 
     A subclass fills `root`, and says what it shows in `text` and `chart`. Building a panel again by running
-    its cell again closes the one before it, so that nothing piles up.
+    its cell again closes the one before it, so that nothing piles up. Under the panel is a switch for its
+    size (`size`, percent of the usual), which holds for every panel that is open or yet to come.
     """
+
+    _all: ClassVar[WeakSet[Panel]] = WeakSet()
+    _size: ClassVar[int] = SIZES[0]
 
     def __init__(self) -> None:
         self.status = widgets.HTML()
         self.error = widgets.HTML(layout={"display": "none"})
         self.root = widgets.VBox()
         self.root.add_class("tao-panel")
+        self.root.add_class(f"tao-{self.size}")
+        self._frame: widgets.VBox | None = None
+        Panel._all.add(self)
         _replace_predecessor(self)
+
+    @property
+    def size(self) -> int:
+        """The size of all panels, in percent of the usual one; set it to one of `SIZES`."""
+        return Panel._size
+
+    @size.setter
+    def size(self, percent: int) -> None:
+        if percent not in SIZES:
+            raise InputError(f"size is {percent!r}; it must be one of {listing(list(map(str, SIZES)))}")
+        Panel._size = percent
+        for panel in list(Panel._all):
+            panel._resize()
 
     def text(self) -> str:
         """Everything the panel shows, as plain text."""
@@ -73,11 +97,38 @@ class Panel:
 
     def close(self) -> None:
         """Close every widget of the panel, in Python and in the browser."""
-        for widget in _widgets_of(self.root, {}).values():
+        Panel._all.discard(self)
+        for widget in _widgets_of([self.root, self._frame], {}).values():
             widget.close()
 
+    def _framed(self) -> widgets.VBox:
+        """The panel with its style and the switch for its size, as it is displayed."""
+        if self._frame is None:
+            style = widgets.HTML(html.STYLE, layout={"display": "none"})
+            switch = widgets.ToggleButtons(
+                options={f"{percent} %": percent for percent in SIZES},
+                value=self.size,
+                description="Size",
+                style={"button_width": "auto", "description_width": "auto"},
+            )
+            switch.observe(self._on_size, "value")
+            self._frame = widgets.VBox([style, self.root, switch])
+            self._frame.add_class("tao-frame")
+        return self._frame
+
+    @guard
+    def _on_size(self, change: dict[str, Any]) -> None:
+        self.size = change["new"]
+
+    def _resize(self) -> None:
+        for percent in SIZES:
+            self.root.remove_class(f"tao-{percent}")
+        self.root.add_class(f"tao-{self.size}")
+        if self._frame is not None:
+            self._frame.children[-1].value = self.size
+
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        bundle: dict[str, Any] = self.root._repr_mimebundle_()
+        bundle: dict[str, Any] = self._framed()._repr_mimebundle_()
         bundle["text/plain"] = self.text()
         chart = self.chart()
         png = picture.png(chart) if chart is not None else None

@@ -70,7 +70,6 @@ class CalibrationPanel(Panel):
         self.lists = [widgets.HTML() for _ in BOX_HEIGHT]
         side = widgets.VBox(self.lists, layout={"flex": "1 1 420px", "min_width": "0", "grid_gap": "6px"})
         self.root.children = [
-            widgets.HTML(html.STYLE, layout={"display": "none"}),
             wrapped(*self.toggles),
             widgets.VBox([self.status, self.error]),
             wrapped(self.figure, side),

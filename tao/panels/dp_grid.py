@@ -25,6 +25,7 @@ from tao.panels.table import Table
 
 SNAPSHOTS = "two_nodes_trap", "dp_beats_short_first", "session_177", "quantum_hurts"
 QUANTA = 64, 256, 1024, 2048, 4096  # tokens
+CODE_LINES, CODE_HEIGHT = 9, 150  # of code that are shown, and the px that they need
 CODE: dict[str, tuple[Callable[..., Any], str]] = {
     "base": (explain.recurrence, "steps = {(last, r)"),
     "skip": (explain.decide, "best, choice = steps[skip].value, None"),
@@ -37,7 +38,7 @@ CODE: dict[str, tuple[Callable[..., Any], str]] = {
 class Look(NamedTuple):
     """What one step of the panel shows: the record in work, the plan so far, the words and the line."""
 
-    step: Step | None
+    step: Step
     path: tuple[Step, ...]
     message: str
     line: str
@@ -144,7 +145,7 @@ class DpPanel(Stepper):
         """Bring everything up to date with the step."""
         look = self.look
         self.status.value = html.status(self._headline())
-        self.message.value = html.lines(look.message, room="three")
+        self.message.value = html.lines(look.message, *self._kept_out(), room="three")
         self.code.value = self._code(look.line)
         cells, marks = self._cells(), self._marks()
         self.figure.update(charts.dp_grid_value(cells, marks, self._titles()), self._table().html())
@@ -158,7 +159,8 @@ class DpPanel(Stepper):
         source = inspect.getsource(CODE[self.look.line][0]).splitlines()
         line = next(line.strip() for line in source if CODE[self.look.line][1] in line)
         head = f"{self.name}, quanta of {self.quantum:,} tokens: step {self.step:,} of {self.count:,}"
-        return f"{head}\n{self._headline()}\n{self.look.message}\nline: {line}\n\n{self._table().text()}"
+        told = "\n".join([head, self._headline(), self.look.message, *self._kept_out()])
+        return f"{told}\nline: {line}\n\n{self._table().text()}"
 
     def _compute(self, name: str, quantum: int) -> None:
         snapshot = self.snapshots[name]
@@ -178,7 +180,7 @@ class DpPanel(Stepper):
         self._base = sum(i == last for i, _ in self.steps)
         base = "Nobody is left to place: each cell of the last column is worth (0, 0, 0)."
         self.looks = [
-            Look(None, (), base, "base"),
+            Look(next(iter(self.steps.values())), (), base, "base"),
             *(
                 Look(s, (), f"With {_left(s)} left, {s.message}.", "skip" if s.choice is None else "place")
                 for s in list(self.steps.values())[self._base :]
@@ -209,7 +211,6 @@ class DpPanel(Stepper):
         self.undo_button.tooltip = "back to the quantum or snapshot before"
         self.undo_button.on_click(lambda _: self.undo())
         self.root.children = [
-            widgets.HTML(html.STYLE, layout={"display": "none"}),
             self.which,
             wrapped(self.unit, self.undo_button),
             self.controls,
@@ -219,13 +220,16 @@ class DpPanel(Stepper):
         ]
 
     def _headline(self) -> str:
-        if self.look.step is None or len(self.look.path) < len(self.problem.sessions):
-            v = self.look.step.value if self.look.step else Value(0, 0, 0)
+        if len(self.look.path) < len(self.problem.sessions):
+            v = self.look.step.value
             return f"Best from here on: credit {v.credit:,}, ready {v.ready}, tokens {v.tokens:,}"
-        told = words.headline("dp", self.plan, self.best, len(self.problem.sessions))
-        if not (kept := self.kept_out):
-            return told
-        return f"{told}. Kept out by rounding: {', '.join(kept)}"
+        return words.headline("dp", self.plan, self.best, len(self.problem.sessions))
+
+    def _kept_out(self) -> list[str]:
+        """A sentence on whom rounding keeps out, once the plan is complete."""
+        if len(self.look.path) < len(self.problem.sessions) or not (kept := self.kept_out):
+            return []
+        return [f"Kept out by rounding: {', '.join(kept)}."]
 
     def _done(self) -> int:
         return min(self._base + self.step - 1, len(self.steps))
@@ -248,8 +252,6 @@ class DpPanel(Stepper):
         if look.path:
             ends = [*range(1, len(look.path)), -1]
             return [(PATH, s, to) for s, to in zip(look.path, ends, strict=True)]
-        if look.step is None:
-            return []
         reads = [self.steps[cell] for cell in look.step.reads]
         return [*((READ, s, len(reads)) for s in reads), (NOW, look.step, -1)]
 
@@ -265,14 +267,18 @@ class DpPanel(Stepper):
 
     def _code(self, line: str) -> str:
         function, begins = CODE[line]
+        code = inspect.getsource(function).splitlines()
+        here = next(k for k, text in enumerate(code) if text.strip().startswith(begins))
+        first = max(min(here - CODE_LINES // 2, len(code) - CODE_LINES), 0)
         rows = []
-        for text in inspect.getsource(function).splitlines():
-            here = text.strip().startswith(begins)
-            style = ' style="font-weight: 700; background: var(--jp-layout-color2, #eeeeee)"' if here else ""
-            mark = ' aria-current="true"' if here else ""
-            rows.append(f"<div{mark}{style}>{'▸ ' if here else '  '}{escape(text)}</div>")
+        for k, text in enumerate(code[first : first + CODE_LINES], start=first):
+            style = (
+                ' style="font-weight: 700; background: var(--jp-layout-color2, #eeeeee)"' if k == here else ""
+            )
+            mark = ' aria-current="true"' if k == here else ""
+            rows.append(f"<div{mark}{style}>{'▸ ' if k == here else '  '}{escape(text)}</div>")
         block = f'<pre style="margin: 0; font-size: 12px; line-height: 1.3">{"".join(rows)}</pre>'
-        return html.scroll(block, f"tao.explain.{function.__name__}, the line in work marked", 190)
+        return html.scroll(block, f"tao.explain.{function.__name__}, the line in work marked", CODE_HEIGHT)
 
     @guard
     def _on_choice(self, change: dict[str, Any]) -> None:

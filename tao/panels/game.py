@@ -179,7 +179,6 @@ class GamePanel(Panel):
         self.figure = Figure(chart, "bars", charts.node_bars_size(nodes))
         self.origin, self.advice = widgets.HTML(), widgets.HTML()
         self.root.children = [
-            widgets.HTML(html.STYLE, layout={"display": "none"}),
             self.choice,
             self.origin,
             *(each.box for each in self.rounds.values()),

@@ -8,6 +8,10 @@ from typing import Literal
 # Colors come from the theme, so that dark themes work; the fallbacks are for front ends without one.
 STYLE = """<style>
 .tao-panel { max-width: 1440px; gap: 6px; container-type: inline-size; }
+.tao-panel.tao-125 { zoom: 1.25; } .tao-panel.tao-150 { zoom: 1.5; }
+.tao-panel .tao-panel { zoom: 1; }
+.tao-frame > .widget-toggle-buttons { display: flex; flex-flow: row nowrap; align-self: flex-end; }
+.tao-frame > .widget-toggle-buttons > .widget-label { width: auto; margin-right: 6px; }
 .tao-panel .widget-html, .tao-panel .tao-card { margin: 0 2px; }
 .tao-panel .widget-html > .widget-html-content {
   line-height: 1.4; font-size: 13px; color: var(--jp-ui-font-color1, #1f2328); }
@@ -24,6 +28,8 @@ STYLE = """<style>
 .tao-panel .tao-card, .tao-panel .tao-scroll { overflow: auto; box-sizing: border-box;
   border: 1px solid var(--jp-border-color1, #bdbdbd); border-radius: 4px; }
 .tao-panel .tao-card { background: white; }
+.tao-panel .tao-card > *, .tao-panel .tao-card .vega-embed { width: 100%; max-width: 100%; }
+.tao-panel .tao-card svg.marks { max-width: 100%; height: auto; }
 .tao-panel .tao-scroll:focus-visible { outline: 2px solid var(--jp-brand-color1, #1976d2); }
 .tao-panel table { border-collapse: collapse; width: 100%; font-size: 12px; }
 .tao-panel caption { text-align: left; font-weight: 600; padding: 5px; font-size: 13px; }

@@ -288,7 +288,6 @@ class LivePanel(Panel):
         )
         self._boxes = dict(zip(VIEWS, boxes, strict=True))
         self.root.children = [
-            widgets.HTML(html.STYLE, layout={"display": "none"}),
             widgets.HTML(html.banner(self.banner)),
             wrapped(self.policy, *self.fields.values(), *self.buttons.values()),
             widgets.VBox([self.status, self.error, widgets.HTML(html.lines(BUSY, room="two"))]),

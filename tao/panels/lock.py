@@ -52,8 +52,7 @@ class Lock(Panel):
         self.status.value = html.status(f"Predict: {question}")
         self._ask = wrapped(self.choice, *self.buttons)
         panel.root.layout.display = "none"
-        style = widgets.HTML(html.STYLE, layout={"display": "none"})
-        self.root.children = [style, self.status, self.error, self._ask, panel.root]
+        self.root.children = [self.status, self.error, self._ask, panel.root]
 
     @property
     def verdict(self) -> str:
@@ -127,4 +126,5 @@ class Lock(Panel):
             return widgets.BoundedIntText(
                 value=least, min=least, max=most, description=self.unit or "number", layout={"width": "200px"}
             )
-        return widgets.ToggleButtons(options=list(self._among), value=None, style={"button_width": "auto"})
+        style = {"button_width": "auto", "description_width": "auto"}
+        return widgets.ToggleButtons(options=list(self._among), value=None, description="Answer", style=style)

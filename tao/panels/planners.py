@@ -202,7 +202,6 @@ class PlannersPanel(Stepper):
         for box in self.boxes[:2]:
             box.add_class("tao-narrow")
         self.root.children = [
-            widgets.HTML(html.STYLE, layout={"display": "none"}),
             wrapped(*self.fields.values(), self.undoing),
             wrapped(self.controls, self.toggle),
             self.about,

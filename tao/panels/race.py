@@ -218,7 +218,6 @@ class RacePanel(Panel):
         for box in self.boxes:
             box.add_class("tao-narrow")
         self.root.children = [
-            widgets.HTML(html.STYLE, layout={"display": "none"}),
             wrapped(self.preset, *self.fields.values()),
             wrapped(*self.rivals.values()),
             wrapped(self.buttons["Run"], self.buttons["Undo"], self.metrics, self.progress),

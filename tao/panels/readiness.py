@@ -224,7 +224,6 @@ class ReadinessPanel(Stepper):
         self.list = widgets.HTML(layout={"flex": "1 1 420px", "min_width": "0"})
         fields = list(self.fields.values())
         self.root.children = [
-            widgets.HTML(html.STYLE, layout={"display": "none"}),
             wrapped(self.controls, self.undo_button),
             self.toggle,
             wrapped(*fields[: len(EVIDENCE)]),

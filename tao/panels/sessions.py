@@ -68,7 +68,6 @@ class SessionsPanel(Stepper):
         self.doing.add_class("tao-narrow")
         self.figure = Figure(self.chart(), "lanes", charts.STEPPED_SIZE)
         self.root.children = [
-            widgets.HTML(html.STYLE, layout={"display": "none"}),
             self.controls,
             wrapped(self.tools, self.sessions, self.seed, self.reset_button),
             self.note,

@@ -131,7 +131,6 @@ class SnapshotPanel(Stepper):
         ]
         self.lists[0].add_class("tao-narrow")
         self.root.children = [
-            widgets.HTML(html.STYLE, layout={"display": "none"}),
             wrapped(self.controls, self.toggle),
             self.origin,
             widgets.VBox([self.status, self.error, self.guarantee]),

@@ -173,7 +173,6 @@ class StalePanel(Stepper):
         self.lists = [widgets.HTML() for _ in BOX_HEIGHT]
         side = widgets.VBox(self.lists, layout={"flex": "1 1 420px", "min_width": "0", "grid_gap": "6px"})
         self.root.children = [
-            widgets.HTML(html.STYLE, layout={"display": "none"}),
             self.controls,
             wrapped(widgets.Label("Meanwhile:"), *self.boxes.values()),
             wrapped(self.delay, self.look_box),

@@ -78,7 +78,6 @@ class ValuationPanel(Panel):
         numbers = [self.half_life, *([] if self.only else [self.horizon]), self.older]
         ways = [self.undo_button] if self.only else [self.order, self.undo_button]
         self.root.children = [
-            widgets.HTML(html.STYLE, layout={"display": "none"}),
             wrapped(widgets.VBox(numbers), widgets.VBox(ways)),
             widgets.VBox([self.status, self.error, self.cost]),
             wrapped(self.figure.widget, self.list),

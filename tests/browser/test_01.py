@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from browsing import PANEL, settle, violations
+from browsing import PANEL, settle, violations, violations_in_the_dark
 
 pytestmark = pytest.mark.browser
 
@@ -108,3 +108,4 @@ def test_the_figure_can_be_read_as_a_table(ran: Any) -> None:
 def test_nothing_serious_stands_in_anyone_s_way(ran: Any) -> None:
     assert panel_at(ran, 1).count() == 1
     assert violations(ran) == []
+    assert violations_in_the_dark(ran) == []

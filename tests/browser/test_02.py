@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from browsing import PANEL, settle, violations
+from browsing import PANEL, settle, violations, violations_in_the_dark
 
 pytestmark = pytest.mark.browser
 
@@ -88,4 +88,5 @@ def test_the_figure_can_be_read_as_a_table(ran: Any) -> None:
     one.get_by_role("table", name="Credit: as chosen, then along the curves").wait_for()
     assert not one.locator("svg.marks").is_visible()
     assert violations(ran) == []
+    assert violations_in_the_dark(ran) == []
     one.get_by_label("Show as table").press("Space")

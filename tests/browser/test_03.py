@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from browsing import PANEL, settle, violations
+from browsing import PANEL, settle, violations, violations_in_the_dark
 
 pytestmark = pytest.mark.browser
 
@@ -92,3 +92,4 @@ def test_a_choice_opens_the_second_lock_and_draws_many_calls(ran: Any) -> None:
 def test_nothing_serious_stands_in_anyone_s_way(ran: Any, panel: Any) -> None:
     assert panel.count() == 1
     assert violations(ran) == []
+    assert violations_in_the_dark(ran) == []

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from browsing import PANEL, press, settle, violations
+from browsing import PANEL, press, settle, violations, violations_in_the_dark
 
 pytestmark = pytest.mark.browser
 
@@ -80,6 +80,7 @@ def test_a_prediction_opens_the_best_plan_which_can_be_shown_and_undone(ran: Any
     assert "n1: anna admitted, 9,512 tokens, cache credit 7,600" in spoken(ran)
     assert "credit 15,500" in status(ran)
     assert violations(ran) == []
+    assert violations_in_the_dark(ran) == []
     press(ran, "Undo")
     settle(ran)
     assert spoken(ran) == before

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from browsing import settle, violations
+from browsing import settle, violations, violations_in_the_dark
 
 pytestmark = pytest.mark.browser
 
@@ -113,4 +113,5 @@ def test_nothing_serious_stands_in_anyone_s_way(panel: Any, ran: Any) -> None:
     panel.get_by_label("Show as table").press("Space")
     panel.get_by_role("table", name="What each plan is worth less than the optimum").wait_for()
     assert violations(ran) == []
+    assert violations_in_the_dark(ran) == []
     panel.get_by_label("Show as table").press("Space")

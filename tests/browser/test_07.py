@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from browsing import PANEL, settle, violations
+from browsing import PANEL, settle, violations, violations_in_the_dark
 
 pytestmark = pytest.mark.browser
 
@@ -83,3 +83,4 @@ def test_a_prediction_opens_the_lock_and_an_overflow_comes_and_goes(ran: Any) ->
 def test_nothing_serious_stands_in_anyone_s_way(ran: Any, panel: Any) -> None:
     assert panel.count() == 1
     assert violations(ran) == []
+    assert violations_in_the_dark(ran) == []
