@@ -215,7 +215,7 @@ def _add_bench(commands: Any) -> None:
     sub = _add(
         commands,
         "bench",
-        "time the planners, the simulator, imports or live runs on this machine",
+        "time planners, simulator, imports, notebooks or live runs on this machine",
         BENCH_KEYS,
     )
     sub.add_argument("what", choices=[*bench.BENCHES, "live"], help="what to time")

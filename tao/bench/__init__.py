@@ -1,6 +1,7 @@
 """Timings on this machine, of warm calls beside a yardstick; never part of a test."""
 
 from tao.bench import importing as importing
+from tao.bench import notebooks as notebooks
 from tao.bench import planner as planner
 from tao.bench import simulator as simulator
 from tao.bench import solvers as solvers
@@ -11,4 +12,4 @@ from tao.bench.planner import crowded as crowded
 from tao.bench.timing import median_s as median_s
 
 # name of a bench -> its module, which has a function of its own name, `cells` and NOTE
-BENCHES = {"planner": "planner", "simulator": "simulator", "import": "importing"}
+BENCHES = {"planner": "planner", "simulator": "simulator", "import": "importing", "notebooks": "notebooks"}
