@@ -18,7 +18,7 @@ def ready(simulator: bool = False, lab: bool = False) -> None:
     >>> ready()  # doctest: +ELLIPSIS
     tao is ready: its kernels ...
     """
-    sessions = (Session("a", 3, cached={"n0": CacheNote(2, 0.0)}), Session("b", 2))
+    sessions = (Session("a", 3, cached={"n0": CacheNote(2, 0.0)}), Session("b", 2), Session("c", 4))
     snapshot = Snapshot(0.0, (Node("n0", 4), Node("n1", 4)), sessions)
     params = Params(quantum_tokens=1, reserve_tokens=0)
     plans = [planners.plan(snapshot, planner, params) for planner in ("dp", "bfd", "exact")]

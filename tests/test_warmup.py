@@ -39,7 +39,8 @@ SIMULATOR = """
 tao.simulate("swe-lite", "thunderagent", workers=8, tasks=8)
 settings = {"nodes": 1, "workers": 6, "tasks": 6, "capacity_tokens": 40_000, "keep_snapshots": True}
 history = tao.simulate("swe-lite", "tao", **settings)
-assert any(session.tool for decision in history.decisions for session in decision.snapshot.sessions)
+kept = [decision.snapshot for decision in history.decisions if decision.snapshot]
+assert any(session.tool for snapshot in kept for session in snapshot.sessions)
 """
 
 LAB = """
