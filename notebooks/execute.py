@@ -119,7 +119,7 @@ def main(arguments: list[str]) -> int:
     for name in options.names:
         if name not in known:
             parser.error(f"no notebook {name!r}; there are {', '.join(known)}")
-    tao.ready()  # so that the notebooks find their kernels compiled, whatever ran before
+    tao.ready(simulator=True, lab=True)  # so that notebooks find their kernels, whatever ran before
     failed = False
     for path in [HERE / f"{name}.ipynb" for name in options.names or known]:
         old = read(path)

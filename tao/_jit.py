@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -33,10 +34,10 @@ def njit(function: F) -> F:
 
 
 @cache
-def _stamp() -> tuple[tuple[str, float], ...]:
-    """Names and times of all source files that hold kernels."""
-    files = sorted(Path(__file__).parent.rglob("*.py"))
-    return tuple((f.name, f.stat().st_mtime) for f in files if "njit" in f.read_text("utf-8"))
+def _stamp() -> str:
+    """A hash over all source files that hold kernels; copies of the package have the same one."""
+    texts = (f.read_bytes() for f in sorted(Path(__file__).parent.rglob("*.py")))
+    return sha256(b"".join(text for text in texts if b"njit" in text)).hexdigest()
 
 
 def _watch_sources(kernel: Any) -> None:
