@@ -14,6 +14,7 @@ from tao.charts.live import cache_credit, cache_credit_value, first_tokens, firs
 from tao.charts.misses import misses, misses_size, misses_value
 from tao.charts.nodes import COLD, NODE_HEIGHT, PARTS, WARM, node_bars, node_bars_size, node_bars_value
 from tao.charts.planning import PLANNER_LOOKS, differences, planner_costs, rounding_loss
+from tao.charts.player import PLACES_SIZE, places, places_value
 from tao.charts.race import latency_vs_capacity, paired_dots, win_loss_map
 from tao.charts.readiness import (
     PREDICTORS,
@@ -41,6 +42,7 @@ __all__ = [
     "NEVER_MS",
     "NODE_HEIGHT",
     "PALETTE",
+    "PLACES_SIZE",
     "PARTS",
     "PLANNER_LOOKS",
     "PREDICTORS",
@@ -75,6 +77,8 @@ __all__ = [
     "paired_dots",
     "phases",
     "planner_costs",
+    "places",
+    "places_value",
     "prediction_errors",
     "readiness_gain",
     "readiness_sweep",
