@@ -41,13 +41,13 @@ def places(played: Playback, moment: int = 0) -> alt.HConcatChart:
     """A run at one of its moments, counted from 0: left the nodes now, right everything until now.
 
     A node's bar may go beyond its room, which is the thick line: sessions with a place there have more
-    context than it holds. The chart reads `places_value` from its parameter `player`, so that a panel can step
-    through a run, or take another one, without drawing it again.
+    context than it holds. The chart reads `places_value` from its parameter `player`, so that a panel can
+    step through a run, or take another one, without drawing it again.
 
     >>> import tao
     >>> from tao.playback import playback
     >>> played = playback(tao.simulate("swe-lite", "tao", nodes=1, workers=1, tasks=1), 9)
-    >>> places(played).to_dict()["params"][0]["value"]["bars"][0]["words"]
+    >>> places(played, 2).to_dict()["params"][0]["value"]["bars"][0]["words"]
     'n0: 1 session reasons, 1,318 tokens'
     """
     value = places_value(played, moment)

@@ -19,7 +19,6 @@ from tao.panels import html, player_words
 from tao.panels.base import guard, wrapped
 from tao.panels.figure import Figure
 from tao.panels.stepper import Stepper
-from tao.panels.table import Table
 from tao.playback import Playback, playback
 from tao.policies import POLICIES
 from tao.profiles import DEFAULT_PROFILE, PS_PER_S, Profile
@@ -75,7 +74,7 @@ class PlayerPanel(Stepper):
         self._advancing = False
         self._run(Case(setting or Case().setting, policy, seed))
         super().__init__(len(self.played.times_ps), "Moment")
-        self._make_fields([*WORKLOADS, *map(str, workloads)])
+        self._make_fields(list(dict.fromkeys([*WORKLOADS, *map(str, workloads), self.setting.workload])))
         self._make_buttons()
         self._fill(self.case)
         self._lay_out()
@@ -118,9 +117,8 @@ class PlayerPanel(Stepper):
     @speed.setter
     def speed(self, speed: int) -> None:
         if speed not in SPEEDS:
-            raise InputError(
-                f"speed is {speed!r} moments per second; it must be one of {listing([str(each) for each in SPEEDS])}"
-            )
+            known = listing([str(each) for each in SPEEDS])
+            raise InputError(f"speed is {speed!r} moments per second; it must be one of {known}")
         self.speeds.value = speed
 
     @property
@@ -177,17 +175,19 @@ class PlayerPanel(Stepper):
 
     def draw(self) -> None:
         """Show the current moment."""
-        nodes, series = self._tables()
+        k = self.step - 1
         self.status.value = html.status(self._headline())
         self.about.value = html.lines(*self._about(), room="three")
-        self.figure.update(charts.places_value(self.played, self.step - 1), series.html())
-        self.now.value = nodes.html()
+        # A hidden table of hundreds of rows is not sent at every step.
+        series = player_words.series(self.played, k).html() if self.figure.as_table.value else ""
+        self.figure.update(charts.places_value(self.played, k), series)
+        self.now.value = player_words.nodes(self.played, k).html()
         self._tell_pending()
 
     def text(self) -> str:
         """The moment in plain text: what is run, who holds places and who waits, and what it came to."""
-        nodes, _ = self._tables()
-        return "\n\n".join(["\n".join([*self._about(), self._headline()]), nodes.text()])
+        lines = "\n".join([*self._about(), self._headline()])
+        return f"{lines}\n\n{player_words.nodes(self.played, self.step - 1).text()}"
 
     def chart(self) -> alt.HConcatChart:
         """The figure as a chart of its own."""
@@ -238,6 +238,7 @@ class PlayerPanel(Stepper):
         self.now.layout.flex, self.now.layout.min_width = "1 1 430px", "0"
         self.now.add_class("tao-narrow")
         self.figure = Figure(self.chart(), "player", charts.PLACES_SIZE)
+        self.figure.as_table.observe(self._on_table, "value")
         self.root.children = [
             widgets.HTML(html.STYLE, layout={"display": "none"}),
             wrapped(self.controls, self.play_button, self.speeds),
@@ -257,8 +258,10 @@ class PlayerPanel(Stepper):
     def _run(self, case: Case) -> None:
         if case.policy not in POLICIES:
             raise InputError(f"policy is {case.policy!r}; it must be one of {listing(list(POLICIES), 20)}")
-        checks.whole(case.setting.nodes, "nodes", 1, MOST_NODES)
-        checks.whole(case.seed, "seed", *NUMBERS["seed"][1:])
+        if case.setting.delay not in DELAYS:
+            raise InputError(f"delay is {case.setting.delay!r}; it must be one of {listing(list(DELAYS))}")
+        for name, (_, least, most) in NUMBERS.items():
+            checks.whole(_told(case)[name], name, least, most)
         given = case.setting.arguments() | {"profile": self.profile, "seed": case.seed}
         given |= {"workload": source_of(case.setting.workload), "policy": arm_of(case.policy)}
         job = make_job({name: value for name, value in given.items() if name not in ("policies", "seeds")})
@@ -306,13 +309,14 @@ class PlayerPanel(Stepper):
     def _about(self) -> tuple[str, str]:
         return player_words.what(*self.case), player_words.until_now(self.history, self.played, self.step - 1)
 
-    def _tables(self) -> tuple[Table, Table]:
-        return player_words.nodes(self.played, self.step - 1), player_words.series(self.played, self.step - 1)
-
     @guard
     def _on_field(self, change: Mapping[str, Any]) -> None:
         if self.root.children:  # else the fields are still being filled for the first time
             self._tell_pending()
+
+    @guard
+    def _on_table(self, change: Mapping[str, Any]) -> None:
+        self.draw()
 
     @guard
     def _on_preset(self, change: Mapping[str, Any]) -> None:
