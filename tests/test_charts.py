@@ -472,7 +472,7 @@ def missed(snapshots: int = 3, less: int = 0) -> pd.DataFrame:
     columns = "snapshot planner credit ready tokens most below proven states placed_by"
     rows: list[tuple[Any, ...]] = []
     for n in range(1, snapshots + 1):
-        rows.append((n, "dp", 0, 0, 0, 1_000, False, n != 3, 10**n, "bfd" if n == 2 else "dp"))
+        rows.append((n, "dp", 0, 0, 0, 1_000, False, n != 3, 10 ** min(n, 5), "bfd" if n == 2 else "dp"))
         rows.append((n, "bfd", less if n == 1 else 0, 0, 5, 1_000, n == 1, True, 0, "bfd"))
     return table(columns, *rows)
 
