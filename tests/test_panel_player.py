@@ -242,7 +242,7 @@ def test_every_moment_says_what_it_draws(panel: PlayerPanel) -> None:
             int(panel.played.pool[k]),
             int(panel.played.sessions[k, :, PARTS.index("queue")].sum()),
         ]
-        assert f"{value['counts'][0][k]} in the waiting pool" in panel.status.value
+        assert f"{value['counts'][0][k]} in the pool" in panel.status.value
         ends = {row["node"]: row["hi"] for row in value["bars"]}
         assert all(end >= panel.played.room_tokens for end in ends.values())
         total = next(line for line in panel.text().splitlines() if line.strip().startswith("all"))
@@ -321,7 +321,7 @@ async def until(panel: PlayerPanel, step: int) -> None:
 
 def test_play_goes_on_by_itself_and_shows_what_steps_show(panel: PlayerPanel) -> None:
     async def tell() -> None:
-        panel.speed = 10
+        panel.speed = 8
         panel.play_button.click()
         assert panel.play_button.description == "Pause"
         task = panel.playing
@@ -342,7 +342,7 @@ def test_play_goes_on_by_itself_and_shows_what_steps_show(panel: PlayerPanel) ->
 
 def test_play_ends_at_the_last_moment_and_begins_again_from_there(panel: PlayerPanel) -> None:
     async def tell() -> None:
-        panel.speed, panel.step = 10, panel.count - 2
+        panel.speed, panel.step = 8, panel.count - 2
         panel.play()
         assert panel.playing is not None
         await panel.playing
@@ -413,7 +413,7 @@ def test_an_error_while_playing_is_seen_in_the_panel(
         raise ZeroDivisionError("a broken sentence")
 
     async def tell() -> None:
-        panel.speed = 10
+        panel.speed = 8
         panel.play()
         assert panel.playing is not None
         if in_pytest:
@@ -481,7 +481,7 @@ def test_a_case_that_cannot_be_shown_is_refused(arguments: dict[str, Any], reaso
 
 
 def test_a_speed_that_is_not_offered_is_refused(panel: PlayerPanel) -> None:
-    with pytest.raises(InputError, match="speed is 3 moments per second; it must be one of 2, 5, 10"):
+    with pytest.raises(InputError, match="speed is 3 moments per second; it must be one of 1, 4, 8"):
         panel.speed = 3
 
 

@@ -28,8 +28,8 @@ COLORS = {
     "pool": style.PALETTE["orange"],
 }
 SHORT = {"reasoning": "reason", "tool": "tool", "queue": "queue", "cached": "cached", "free": "free"}
-NOW, SINCE = (290, 250), (450, (150, 66))  # px: the nodes now; width and heights of the two views over time
-PLACES_SIZE = 900, 394  # px of a card with all three, their titles, axes and legend
+NOW, SINCE = (280, 250), (436, (150, 66))  # px: the nodes now; width and heights of the two views over time
+PLACES_SIZE = 846, 360  # px of a card with all three, their titles, axes and legend
 MOST_NODES = 8  # more would be too thin to read
 LETTER = 6.4  # px of one at 11 px, rounded up
 EXTENT: dict[str, Any] = {"minExtent": 30, "maxExtent": 30}  # px, so that views stand below each other

@@ -26,7 +26,7 @@ from tao.simulator import simulate
 from tao.tuning import DELAYS, PRESETS, Setting
 from tao.workloads import WORKLOADS
 
-SPEEDS = (2, 5, 10)  # ours: moments per second; a browser on the same machine keeps up with the last
+SPEEDS = (1, 4, 8)  # ours: moments per second; a browser on the same machine keeps up with the last
 NUMBERS = {  # name: what it is called, least, most
     "workers": ("Workers", 1, 200),
     "nodes": ("Nodes", 1, MOST_NODES),
@@ -177,7 +177,7 @@ class PlayerPanel(Stepper):
         """Show the current moment."""
         k = self.step - 1
         self.status.value = html.status(self._headline())
-        self.about.value = html.lines(*self._about(), room="three")
+        self.about.value = html.lines(self._about()[1], room="two")
         # A hidden table of hundreds of rows is not sent at every step.
         series = player_words.series(self.played, k).html() if self.figure.as_table.value else ""
         self.figure.update(charts.places_value(self.played, k), series)
@@ -196,22 +196,27 @@ class PlayerPanel(Stepper):
     # --- inside -----------------------------------------------------------------------------------
 
     def _make_fields(self, workloads: list[str]) -> None:
-        small: dict[str, Any] = {"layout": {"width": "205px"}, "style": {"description_width": "76px"}}
+        wide, narrow = (
+            {"layout": {"width": f"{px}px"}, "style": {"description_width": "72px"}} for px in (190, 160)
+        )
         choices = {
             "policy": ("Policy", list(POLICIES)),
             "workload": ("Workload", workloads),
             "delay": ("Tool delay", list(DELAYS)),
         }
         self.fields: dict[str, Any] = {
-            name: widgets.Dropdown(options=options, description=label, **small)
+            name: widgets.Dropdown(options=options, description=label, **wide)
             for name, (label, options) in choices.items()
         }
         for name, (label, least, most) in NUMBERS.items():
             self.fields[name] = widgets.BoundedIntText(
-                value=least, min=least, max=most, description=label, **small
+                value=least, min=least, max=most, description=label, **narrow
             )
         self.preset = widgets.Dropdown(
-            options=[CHOOSE, *PRESETS], description="Preset", layout={"width": "260px"}
+            options=[CHOOSE, *PRESETS],
+            description="Preset",
+            layout={"width": "232px"},
+            style={"description_width": "56px"},
         )
         for field in self.fields.values():
             field.observe(self._on_field, "value")
@@ -223,10 +228,12 @@ class PlayerPanel(Stepper):
         for button in self.buttons.values():
             button.on_click(lambda _: self.pause())
         self.speeds = widgets.ToggleButtons(
-            options=list(SPEEDS),
+            options=[(f"{each}/s", each) for each in SPEEDS],
             value=SPEEDS[1],
-            description="Moments per second",
-            style={"button_width": "44px", "description_width": "initial"},
+            description="Speed",
+            tooltips=[f"{each} moments per second" for each in SPEEDS],
+            style={"button_width": "40px", "description_width": "initial"},
+            layout={"margin": "5px 2px 2px"},
         )
         self.reset_button = widgets.Button(
             description="Reset", tooltip="run what the fields say", layout={"width": "84px"}
@@ -301,7 +308,7 @@ class PlayerPanel(Stepper):
     def _tell_pending(self) -> None:
         said = player_words.changes(_told(self.case), _told(self.pending))
         text = f"Pending: {said}. Reset runs it from the first moment." if said else "Nothing is pending."
-        self.waiting.value = html.lines(text, room="two")
+        self.waiting.value = html.lines(player_words.what(*self.case), text, room="two")
 
     def _headline(self) -> str:
         return player_words.headline(self.played, self.step - 1)

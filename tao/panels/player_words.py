@@ -33,9 +33,9 @@ def headline(played: Playback, moment: int) -> str:
     reasoning, tool, queue, _ = sessions
     room = played.room_tokens * len(played.node_ids)
     return (
-        f"{_seconds(played, moment)}: {reasoning} reason ({tokens[0] / room:.0%} of the room), "
-        f"{tool} hold a place while a tool runs ({tokens[1] / room:.0%}), "
-        f"{queue} in the engines' queues, {int(played.pool[moment])} in the waiting pool"
+        f"{_seconds(played, moment)}: {reasoning} reason ({tokens[0] / room:.0%} of room), "
+        f"{tool} with a tool ({tokens[1] / room:.0%}), {queue} in engine queues, "
+        f"{int(played.pool[moment])} in the pool"
     )
 
 
