@@ -10,7 +10,7 @@ import numpy as np
 
 from tao import checks
 from tao.assign import OK
-from tao.history import AT_PS, DECISION, NODE, PAUSED, SESSION, VERDICT, History, Ints, TurnRow
+from tao.history import AT_PS, DECISION, NODE, PAUSED, PLANNED, SESSION, VERDICT, History, Ints, TurnRow
 from tao.profiles import PS_PER_S
 
 Part = Literal["reasoning", "tool", "queue", "cached"]
@@ -140,9 +140,12 @@ def _acting(row: TurnRow, after: TurnRow | None, moves: Iterable[tuple[int, int]
 
 def _moves(history: History) -> dict[int, list[tuple[int, int]]]:
     """Each session's placements (when, node) and pauses (when, -1), in order."""
-    at_ps = history.decision_rows.array[:, AT_PS]
+    at_ps, planned = history.decision_rows.array[:, [AT_PS, PLANNED]].T
     found: dict[int, list[tuple[int, int]]] = {}
-    for move in history.move_rows.array.tolist():
+    rows = history.move_rows.array.tolist()
+    # A plan pauses before it is made and places when it is ready; others place first, as recorded.
+    rows.sort(key=lambda move: (move[DECISION], (move[VERDICT] == PAUSED) != planned[move[DECISION]]))
+    for move in rows:
         if move[VERDICT] in (OK, PAUSED):
             where = int(move[NODE]) if move[VERDICT] == OK else -1
             found.setdefault(move[SESSION], []).append((int(at_ps[move[DECISION]]), where))
