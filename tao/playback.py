@@ -129,13 +129,13 @@ def _acting(row: TurnRow, after: TurnRow | None, moves: Iterable[tuple[int, int]
     i, end, context = row.session, row.tool_end_ps, row.prompt_tokens + row.output_tokens
     edges = [(row.finished_ps, row.node)]
     edges += [(max(at, row.finished_ps), b) for at, b in moves if at < end]
-    outside = -1
+    found = after.hit_tokens if after is not None and after.node == row.node else 0
     for (begin, b), until in zip(edges, [*(at for at, _ in edges[1:]), end], strict=True):
         yield Stay(i, b, POOL if b < 0 else "tool", begin, until, context)
-        outside = -1 if b >= 0 else outside if outside >= 0 else begin
-    if after is not None and after.node == row.node and after.hit_tokens > 0:
-        left = outside if outside >= 0 else end
-        yield Stay(i, row.node, "cached", left, after.submitted_ps, after.hit_tokens)
+        if b < 0 < found:
+            yield Stay(i, row.node, "cached", begin, until, found)
+    if after is not None and found > 0:
+        yield Stay(i, row.node, "cached", end, after.submitted_ps, found)
 
 
 def _moves(history: History) -> dict[int, list[tuple[int, int]]]:
