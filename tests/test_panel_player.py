@@ -27,6 +27,7 @@ from tao.profiles import PS_PER_S
 from tao.simulator import arrival_times, make_policy
 from tao.tuning import PRESETS, Setting
 
+Held = dict[tuple[int, str], list[int]]  # tokens and sessions by node and part
 SMALL = Setting(workers=8, nodes=2, capacity_tokens=40_000, delay="1 to 5 s")
 
 
@@ -64,10 +65,10 @@ def shown(panel: PlayerPanel) -> tuple[Any, ...]:
 # Counting
 
 
-def naive(history: History, at_ps: int) -> tuple[dict[tuple[int, str], list[int]], int]:
+def naive(history: History, at_ps: int) -> tuple[Held, int]:
     """Tokens and sessions by (node, part) at one moment, and how many are in the pool: session by session."""
     shared = history.settings["shared_prefix_tokens"]
-    held = {(b, part): [0, 0] for b in range(len(history.node_ids)) for part in PARTS}
+    held: Held = {(b, part): [0, 0] for b in range(len(history.node_ids)) for part in PARTS}
     pool = 0
     decisions = history.decisions
     ids, nodes = history.session_ids, history.node_ids
@@ -112,9 +113,9 @@ def naive(history: History, at_ps: int) -> tuple[dict[tuple[int, str], list[int]
     return held, pool
 
 
-def counted(played: Playback, k: int) -> tuple[dict[tuple[int, str], list[int]], int]:
+def counted(played: Playback, k: int) -> tuple[Held, int]:
     """The same of a playback."""
-    held = {
+    held: Held = {
         (b, part): [int(played.tokens[k, b, p]), int(played.sessions[k, b, p])]
         for b in range(len(played.node_ids))
         for p, part in enumerate(PARTS)
@@ -301,6 +302,10 @@ def test_the_table_is_filled_only_while_it_is_seen(panel: PlayerPanel) -> None:
 # Playing
 
 
+def playing(panel: PlayerPanel) -> bool:
+    return panel.playing is not None
+
+
 def story(tell: Callable[[], Awaitable[None]]) -> None:
     """A test that needs a running loop; at its end nothing may still run."""
 
@@ -331,7 +336,7 @@ def test_play_goes_on_by_itself_and_shows_what_steps_show(panel: PlayerPanel) ->
         await until(panel, 4)
         panel.play_button.click()
         step, seen = panel.step, shown(panel)
-        assert (panel.playing, panel.play_button.description) == (None, "Play")
+        assert (playing(panel), panel.play_button.description) == (False, "Play")
         await asyncio.sleep(0.3)
         assert panel.step == step
         panel.first()
@@ -347,7 +352,7 @@ def test_play_ends_at_the_last_moment_and_begins_again_from_there(panel: PlayerP
         panel.play()
         assert panel.playing is not None
         await panel.playing
-        assert (panel.step, panel.playing, panel.play_button.description) == (panel.count, None, "Play")
+        assert (panel.step, playing(panel), panel.play_button.description) == (panel.count, False, "Play")
         panel.play()
         await asyncio.sleep(0)
         assert panel.step == 1
@@ -381,7 +386,7 @@ def test_play_is_stopped_by(how: str) -> None:
         assert task is not None
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert (panel.playing, panel.play_button.description) == (None, "Play")
+        assert (playing(panel), panel.play_button.description) == (False, "Play")
         panel.close()
 
     story(tell)
@@ -422,7 +427,7 @@ def test_an_error_while_playing_is_seen_in_the_panel(
                 await panel.playing
         else:
             await panel.playing
-        assert (panel.playing, panel.play_button.description) == (None, "Play")
+        assert (playing(panel), panel.play_button.description) == (False, "Play")
         assert "ZeroDivisionError: a broken sentence" in panel.error.value
 
     with monkeypatch.context() as patched:
