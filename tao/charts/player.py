@@ -48,7 +48,7 @@ def places(played: Playback, moment: int = 0) -> alt.HConcatChart:
     >>> from tao.playback import playback
     >>> played = playback(tao.simulate("swe-lite", "tao", nodes=1, workers=1, tasks=1), 9)
     >>> places(played, 2).to_dict()["params"][0]["value"]["bars"][0]["words"]
-    'n0: 1 session reasons, 1,318 tokens'
+    'n0: 1 session holds a place while its tool runs, 4,742 tokens'
     """
     value = places_value(played, moment)
     count = len(value["times"])
