@@ -11,12 +11,14 @@ import altair as alt
 import pandas as pd
 import pytest
 
-from tao import charts
-from tao.charts import lanes, nodes, race, shares, style
+from tao import charts, library, quality
+from tao.charts import lanes, nodes, player, race, seeds, shares, style
 from tao.charts.lanes import PHASES
+from tao.comparisons import Comparison
 from tao.history import History
 from tao.metrics import TERMS, costs, waits
 from tao.model import InputError
+from tao.playback import PARTS, Playback, playback
 from tao.policies import POLICIES
 from tao.simulator import simulate
 
@@ -446,3 +448,189 @@ def test_a_history_without_turns_has_no_phases_and_no_lanes() -> None:
     assert charts.phases(empty).empty
     with pytest.raises(InputError, match="the last turn ends at 0 s"):
         charts.swimlane(empty)
+
+
+# --- charts that a panel updates: misses, dots per seed, places -------------------------------------
+
+
+EDGES = 6  # px of the margins and borders of a card
+
+
+def rendered(chart: alt.TopLevelMixin) -> tuple[int, int]:
+    """The size in px of the picture of a chart."""
+    vl_convert = pytest.importorskip("vl_convert")
+    picture = vl_convert.vegalite_to_png(spec(chart), scale=1)
+    return int.from_bytes(picture[16:20], "big"), int.from_bytes(picture[20:24], "big")
+
+
+def only_the_parameter_differs(one: alt.TopLevelMixin, other: alt.TopLevelMixin) -> bool:
+    """Whether two charts are the same but for the value of their parameter, and that differs."""
+    specs = spec(one), spec(other)
+    before, after = (drawn.pop("params")[0]["value"] for drawn in specs)
+    return specs[0] == specs[1] and before != after
+
+
+def missed(snapshots: int = 3, less: int = 0) -> pd.DataFrame:
+    """Rows as `tao.quality.misses` makes them: dp is as good as the optimum, bfd misses it on the first."""
+    columns = "snapshot planner credit ready tokens most below proven states placed_by"
+    rows: list[tuple[Any, ...]] = []
+    for n in range(1, snapshots + 1):
+        rows.append((n, "dp", 0, 0, 0, 1_000, False, n != 3, 10 ** min(n, 5), "bfd" if n == 2 else "dp"))
+        rows.append((n, "bfd", less if n == 1 else 0, 0, 5, 1_000, n == 1, True, 0, "bfd"))
+    return table(columns, *rows)
+
+
+def test_a_missed_optimum_is_told_in_kind_size_and_words() -> None:
+    value = charts.misses_value(missed(less=250), 200_000, 2)
+    rows = {(row["planner"], row["n"]): row for row in value["rows"]}
+    assert len(rows) == 6
+    assert rows["bfd", 1]["words"] == "bfd on snapshot 1: 250 of 1,000 tokens of credit less than the optimum"
+    kinds = [rows[key]["kind"] for key in (("bfd", 1), ("dp", 1), ("dp", 3))]
+    assert kinds == ["less credit (larger: a larger share)", "as good as the optimum", "optimum not proven"]
+    tie = charts.misses_value(missed(less=0), 200_000)["rows"][1]
+    assert tie["words"] == "bfd on snapshot 1: as much credit as the optimum, 5 tokens less"
+    more = charts.misses_value(missed(less=900), 200_000)["rows"][1]
+    assert more["size"] > rows["bfd", 1]["size"] > tie["size"] > rows["dp", 1]["size"]
+    assert [row["words"] for row in value["counts"]] == ["0 of 3", "1 of 3"]
+    assert [row["over"] for row in value["states"]] == [False, True, False]
+    assert value["states"][1]["words"] == "dp on snapshot 2: more than 200,000, so bfd placed"
+    assert (value["budget"], value["chosen"]) == (200_000, 2)
+
+
+def test_misses_of_a_preset_are_those_that_quality_finds() -> None:
+    found = quality.misses([library.load("dp_beats_short_first")])
+    rows = charts.misses_value(found, 200_000)["rows"]
+    assert {row["planner"]: row["kind"] != "as good as the optimum" for row in rows} == dict(
+        zip(found["planner"], found["below"], strict=True)
+    )
+
+
+def test_misses_are_drawn_once_and_then_updated() -> None:
+    one, other = charts.misses(missed(less=250), 200_000), charts.misses(missed(less=90), 1_000, 3)
+    assert only_the_parameter_differs(one, other)
+    drawn = spec(one)
+    assert drawn["background"] == "white"
+    assert "one mark per planner and snapshot" in drawn["description"]
+    assert drawn["title"]["subtitle"].startswith("recomputed; below")
+    assert spec(charts.misses(missed(), 9, label=""))["title"]["subtitle"].startswith("below")
+    width, height = rendered(charts.misses(missed(snapshots=35), 200_000))
+    card = charts.misses_size(2, 35)
+    assert width <= card[0] - EDGES
+    assert height <= card[1] - EDGES
+    with pytest.raises(InputError, match="misses was given 5,002 rows and draws at most 5,000"):
+        charts.misses(missed(2_501), 9)
+
+
+def raced(changes: dict[str, list[float]], metric: str = "task_latency_s") -> Comparison:
+    """A race in which tao has 100 on every seed and others that much more, as shares."""
+    rows = [
+        (policy, seed, 100.0 * (1 + change))
+        for policy, each in ({"tao": [0.0] * len(next(iter(changes.values())))} | changes).items()
+        for seed, change in enumerate(each)
+    ]
+    return Comparison({}, table(f"policy seed {metric}", *rows))
+
+
+def test_a_dot_per_seed_and_their_mean_with_a_verdict() -> None:
+    means, dots = charts.seed_rows(
+        raced({"sticky": [0.1, 0.2, 0.3], "llmd": [-0.1, 0.1, 0.0]}), "task_latency_s"
+    )
+    assert [(row["policy"], row["verdict"]) for row in means] == [
+        ("sticky", seeds.UNCLEAR),
+        ("llmd", seeds.UNCLEAR),
+    ]
+    assert means[0]["mean"] == pytest.approx(0.2)
+    assert means[0]["lo"] < 0 < means[0]["hi"]
+    assert [dot["x"] for dot in dots if dot["slot"] == 0] == pytest.approx([0.1, 0.2, 0.3])
+    assert [dot["words"] for dot in dots[:2]] == ["sticky, seed 0: +10.0%", "sticky, seed 1: +20.0%"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "verdict"), [("task_latency_s", seeds.BETTER), ("decode_tok_s", seeds.WORSE)]
+)
+def test_the_verdict_knows_which_way_a_metric_goes(metric: str, verdict: str) -> None:
+    race = raced({"sticky": [0.2, 0.21, 0.22]}, metric)
+    assert charts.seed_rows(race, metric)[0][0]["verdict"] == seeds.verdict(race, "sticky", metric) == verdict
+
+
+def test_one_seed_is_a_dot_without_an_interval() -> None:
+    ((mean,), dots) = charts.seed_rows(raced({"sticky": [0.1]}), "task_latency_s")
+    assert (mean["lo"], mean["hi"], mean["verdict"]) == (mean["mean"], mean["mean"], seeds.UNCLEAR)
+    assert mean["change"] == "+10.0%"
+    assert len(dots) == 1
+
+
+def test_dots_are_drawn_once_and_then_updated_and_small_changes_stay_small() -> None:
+    small, large = (
+        charts.seed_rows(raced({"sticky": each}), "task_latency_s") for each in ([0.001, 0.002], [0.5, 0.7])
+    )
+    assert only_the_parameter_differs(charts.seed_dots(*small, 3), charts.seed_dots(*large, 3))
+    value = charts.seed_dots_value(*small)
+    assert value["least"] <= -seeds.LEAST_REACH
+    assert value["most"] >= seeds.LEAST_REACH
+    assert charts.seed_dots_value(*large)["most"] > 0.7
+    drawn = spec(charts.seed_dots(*large, 3))
+    assert "mean with its 95 % interval" in drawn["description"]
+    assert drawn["background"] == "white"
+    width, height = rendered(charts.seed_dots(*large, 3))
+    card = charts.seed_dots_size(3)
+    assert width <= card[0] - EDGES
+    assert height <= card[1] - EDGES
+
+
+@pytest.fixture(scope="module")
+def played(history: History) -> Playback:
+    return playback(history, 50)
+
+
+def test_places_follow_each_other_and_end_at_the_room(played: Playback) -> None:
+    value = charts.places_value(played, 20)
+    for name in played.node_ids:
+        rows = [row for row in value["bars"] if row["node"] == name]
+        assert rows[0]["lo"] == 0
+        assert [row["lo"] for row in rows[1:]] == [row["hi"] for row in rows[:-1]]
+        assert rows[-1]["hi"] == played.room_tokens
+        assert all(f"{row['hi'] - row['lo']:,} tokens" in row["words"] for row in rows)
+    assert len(value["edges"]) == len(PARTS) + 1
+    assert all(len(edge) == 21 for edge in value["edges"])
+    assert all(low <= high for k in range(4) for low, high in zip(*value["edges"][k : k + 2], strict=True))
+
+
+def test_places_beyond_the_room_are_drawn_beyond_it() -> None:
+    crowded = simulate("swe-lite", "sticky", nodes=1, workers=8, tasks=8, capacity_tokens=40_000)
+    crowd = playback(crowded, 50)
+    k = max(range(50), key=lambda k: crowd.over(k, 0))
+    assert crowd.over(k, 0) > 0
+    value = charts.places_value(crowd, k)
+    assert max(row["hi"] for row in value["bars"]) == crowd.used(k, 0) == value["reach"]
+    assert value["most"] == value["reach"] > value["room"]
+    assert all(row["part"] not in ("free", "cached") for row in value["bars"])
+
+
+def test_a_step_changes_the_parameter_of_places_and_nothing_else(played: Playback) -> None:
+    assert only_the_parameter_differs(charts.places(played, 3), charts.places(played, 40))
+    drawn = spec(charts.places(played, 3))
+    assert drawn["background"] == "white"
+    for word in ("thick line", "pool (solid)", "queues (dashed)"):
+        assert word in drawn["description"]
+
+
+@pytest.mark.parametrize("moment", [0, 20, 49])
+def test_places_fit_their_card_at_every_moment(played: Playback, moment: int) -> None:
+    width, height = rendered(charts.places(played, moment))
+    card = charts.PLACES_SIZE
+    assert card[0] - 40 <= width <= card[0] - EDGES
+    assert card[1] - 40 <= height <= card[1] - EDGES
+    assert card[0] <= 846  # px that a projector 1280 px wide leaves beside the list of files
+
+
+def test_places_have_a_color_a_name_and_readable_letters_each() -> None:
+    assert set(player.COLORS) == set(player.NAMES) == {*PARTS, "free", "pool"}
+    assert len(set(player.COLORS.values())) == len(player.COLORS)
+    for part in PARTS:
+        assert contrast(style.INK, player.COLORS[part]) >= 4.5
+
+
+def test_too_many_moments_are_refused(history: History) -> None:
+    with pytest.raises(InputError, match="places was given 5,004 rows and draws at most 5,000"):
+        charts.places(playback(history, 834))

@@ -29,7 +29,7 @@ LEVELS = {  # the name of a subpackage stands for all modules in it
     **dict.fromkeys(("cluster", "engine"), 10),
     **dict.fromkeys(("invariants", "runner"), 11),
     "simulator": 12,
-    **dict.fromkeys(("metrics", "quality", "statistics", "timeline"), 13),
+    **dict.fromkeys(("metrics", "quality", "playback", "statistics", "timeline"), 13),
     **dict.fromkeys(("jobs", "twins"), 14),
     "executors": 15,
     **dict.fromkeys(("sweeps", "bench"), 16),

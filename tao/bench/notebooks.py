@@ -53,8 +53,7 @@ WAYS = (
         "08_simulate_and_tune.ipynb",
         0,
         tuple(
-            (("spinbutton", "Workers", f"{6 + k}"), ("button", "Run", "Enter"))
-            for k in range(REPEATS + 2)
+            (("spinbutton", "Workers", f"{6 + k}"), ("button", "Run", "Enter")) for k in range(REPEATS + 2)
         ),
         tuple(("checkbox", rival, "Space") for rival in ("thunderagent", "vllm_cache_aware")),
     ),

@@ -14,6 +14,7 @@ from tao.charts.live import cache_credit, cache_credit_value, first_tokens, firs
 from tao.charts.misses import misses, misses_size, misses_value
 from tao.charts.nodes import COLD, NODE_HEIGHT, PARTS, WARM, node_bars, node_bars_size, node_bars_value
 from tao.charts.planning import PLANNER_LOOKS, differences, planner_costs, rounding_loss
+from tao.charts.player import PLACES_SIZE, places, places_value
 from tao.charts.race import latency_vs_capacity, paired_dots, win_loss_map
 from tao.charts.readiness import (
     PREDICTORS,
@@ -42,6 +43,7 @@ __all__ = [
     "NODE_HEIGHT",
     "PALETTE",
     "PARTS",
+    "PLACES_SIZE",
     "PLANNER_LOOKS",
     "PREDICTORS",
     "STEPPED_SIZE",
@@ -74,6 +76,8 @@ __all__ = [
     "node_bars_value",
     "paired_dots",
     "phases",
+    "places",
+    "places_value",
     "planner_costs",
     "prediction_errors",
     "readiness_gain",

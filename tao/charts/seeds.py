@@ -69,7 +69,7 @@ def seed_dots(
 
 def seed_dots_size(most: int) -> tuple[int, int]:
     """Width and height in px of a card that holds `seed_dots`."""
-    return PLOT + LABELS + WORDS + 12, ROW * most + 158
+    return PLOT + LABELS + WORDS + 20, ROW * most + 158
 
 
 def seed_dots_value(means: Sequence[Mapping[str, Any]], dots: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from tao.panels.dp_grid import DpPanel
 from tao.panels.game import GamePanel
 from tao.panels.lock import Lock
 from tao.panels.planners import PlannersPanel
+from tao.panels.player import PlayerPanel
 from tao.panels.race import RacePanel
 from tao.panels.readiness import ReadinessPanel
 from tao.panels.sessions import SessionsPanel
@@ -38,6 +39,7 @@ __all__ = [
     "Lock",
     "Panel",
     "PlannersPanel",
+    "PlayerPanel",
     "RacePanel",
     "ReadinessPanel",
     "SessionsPanel",

@@ -1,4 +1,4 @@
-"""Notebook 08 in JupyterLab: a race is shown, a prediction answered, a setting tuned and taken back."""
+"""Notebook 08 in JupyterLab: a race, a prediction, a setting tuned and taken back, and a run played."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from browsing import settle, violations
+from browsing import settle, violations, violations_in_the_dark
 
 pytestmark = pytest.mark.browser
 
@@ -31,6 +31,27 @@ def panel(ran: Any) -> Any:
     lock.locator("svg.marks").wait_for()
     settle(ran)
     return lock
+
+
+@pytest.fixture(scope="module")
+def player(ran: Any) -> Any:
+    """The panel that plays a run, at its first moment."""
+    player = ran.locator(".tao-panel").filter(has=ran.get_by_role("button", name="Reset", exact=True))
+    player.scroll_into_view_if_needed()
+    player.get_by_role("button", name="First", exact=True).press("Enter")
+    player.get_by_text("0.0 s: ").first.wait_for()
+    return player
+
+
+def bars(player: Any) -> list[str]:
+    """What a screen reader finds in the bars of the nodes."""
+    marks = player.locator("svg.marks [aria-roledescription='bar']")
+    return marks.evaluate_all("marks => marks.map(mark => mark.getAttribute('aria-label'))")  # type: ignore[no-any-return]
+
+
+def moment(player: Any) -> int:
+    """The number of the moment shown."""
+    return int(player.get_by_role("spinbutton", name="Moment").input_value())
 
 
 def comes(page: Any, seen: Callable[[], bool]) -> bool:
@@ -91,3 +112,59 @@ def test_nothing_serious_stands_in_anyone_s_way(panel: Any, ran: Any) -> None:
     panel.get_by_label("Show as table").press("Space")
     panel.get_by_role("table", name="Change of task latency against tao").wait_for()
     assert violations(ran) == []
+
+
+def test_five_forward_and_five_back_says_the_same(player: Any, ran: Any) -> None:
+    seen = [(player.inner_text(), bars(player))]
+    for _ in range(5):
+        player.get_by_role("button", name="Next", exact=True).press("Enter")
+        before = seen[-1][0]
+        assert comes(ran, lambda before=before: player.inner_text() != before)  # type: ignore[misc]
+        ran.wait_for_timeout(500)  # text and figure come one after the other
+        seen.append((player.inner_text(), bars(player)))
+    assert len({text for text, _ in seen}) == 6
+    assert any("n0: " in word and "a place while" in word for word in seen[-1][1])
+    for expected in reversed(seen[:-1]):
+        player.get_by_role("button", name="Previous", exact=True).press("Enter")
+        assert comes(ran, lambda expected=expected: (player.inner_text(), bars(player)) == expected)  # type: ignore[misc]
+
+
+def test_space_plays_and_enter_pauses(player: Any, ran: Any) -> None:
+    height = player.bounding_box()["height"]
+    player.get_by_role("button", name="Play", exact=True).press("Space")
+    player.get_by_role("button", name="Pause", exact=True).wait_for()
+    assert comes(ran, lambda: moment(player) >= 5)
+    ran.keyboard.press("Enter")  # the button has kept the focus
+    player.get_by_role("button", name="Play", exact=True).wait_for()
+    ran.wait_for_timeout(700)
+    text, number = player.inner_text(), moment(player)
+    ran.wait_for_timeout(1_000)
+    assert (player.inner_text(), moment(player)) == (text, number)
+    assert player.bounding_box()["height"] == height  # the page never jumps
+    player.get_by_role("button", name="Play", exact=True).press("Space")
+    assert comes(ran, lambda: moment(player) > number)
+    player.get_by_role("button", name="Last", exact=True).press("Enter")
+    player.get_by_role("button", name="Play", exact=True).wait_for()
+    assert comes(ran, lambda: moment(player) == 400)
+
+
+def test_another_policy_is_pending_until_reset(player: Any, ran: Any) -> None:
+    player.get_by_role("combobox", name="Policy").select_option("sticky")
+    player.get_by_text("Pending: policy sticky. Reset runs it from the first moment.").wait_for()
+    assert moment(player) == 400
+    player.get_by_role("button", name="Reset", exact=True).press("Enter")
+    player.get_by_text("policy sticky, seed 0").wait_for()
+    player.get_by_role("spinbutton", name="Moment").fill("151")
+    player.get_by_role("spinbutton", name="Moment").press("Enter")
+    assert comes(ran, lambda: any("wait in the engine's queue" in words for words in bars(player)))
+    assert "0 in the pool" in player.inner_text()
+
+
+def test_nothing_serious_stands_in_the_way_of_the_player(player: Any, ran: Any) -> None:
+    assert player.count() == 1
+    assert violations(ran) == []
+    player.get_by_label("Show as table").press("Space")
+    player.get_by_role("table", name="All nodes until now, moment by moment").wait_for()
+    assert violations(ran) == []
+    assert violations_in_the_dark(ran) == []
+    player.get_by_label("Show as table").press("Space")
