@@ -68,6 +68,14 @@ def pointer(kernel: Any, result: str, values: Any, numbers: int) -> Any:
     return made
 
 
+def cached(kernel: Any) -> bool | None:
+    """Whether the disk cache has this kernel for this machine; None where nothing can be cached."""
+    if not hasattr(getattr(kernel, "_cache", None), "_cache_file"):
+        return None
+    machine = kernel.targetctx.codegen().magic_tuple()
+    return any(key[1] == machine for key in kernel._cache._cache_file._load_index())
+
+
 def cache_misses() -> int:
     """How many signatures of all kernels had to be compiled in this process; 0 if compiling is disabled."""
     return sum(sum(k.stats.cache_misses.values()) for k in KERNELS if hasattr(k, "stats"))

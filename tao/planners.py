@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar, get_args
 import numpy as np
 import numpy.typing as npt
 
-from tao import assign, bounds, readiness, valuation
+from tao import _cold, assign, bounds, readiness, valuation
 from tao.checks import InputError, shown
 from tao.exact import solve as solve_exact
 from tao.model import Node, Params, Placement, Plan, Planner, Problem, Session, Snapshot, Value
@@ -132,6 +132,7 @@ def plan(snapshot: Snapshot, planner: str = "dp", params: Params | None = None) 
     >>> plan(snap).node_of(), plan(snap).value
     ({'b': 'n0'}, Value(credit=4000, ready=1, tokens=5000))
     """
+    _cold.settle()
     problem = case(snapshot, checked(snapshot, planner, params))
     return decode(problem, PLANNERS[planner](problem))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tao import checks, runner
+from tao import _cold, checks, runner
 from tao.checks import shown
 from tao.cluster import Cluster
 from tao.history import History
@@ -63,6 +63,7 @@ def simulate(
     >>> len(history.finished_ps), history.settings["policy"]
     (2, 'sticky')
     """
+    _cold.settle(wait=True)
     params = params or Params()
     for name, given in (("nodes", nodes), ("workers", workers), ("capacity_tokens", capacity_tokens)):
         if given is not None:

@@ -70,6 +70,15 @@ def test_importing_the_package_brings_no_table_chart_widget_or_http_library():
     assert [name for name in (*HEAVY, "numba") if name in loaded] == []
 
 
+@pytest.mark.parametrize("module", ["tao.charts", "tao.panels"])
+def test_charts_and_panels_build_no_parsers_of_addresses(module):
+    code = f"import {module}; print('rfc3987_syntax' in sys.modules, 'altair' in sys.modules)"
+    assert run(code) == "False True\n"
+    pytest.importorskip("rfc3987_syntax")  # it is there, and can still be had
+    code = f"import {module}, rfc3987_syntax; print(rfc3987_syntax.__name__)"
+    assert run(code) == "rfc3987_syntax\n"
+
+
 def test_planning_and_simulating_bring_none_either():
     code = f"""
 {planning("bfd")}

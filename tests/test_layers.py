@@ -17,7 +17,7 @@ DEF = ast.FunctionDef | ast.AsyncFunctionDef
 
 LEVELS = {  # the name of a subpackage stands for all modules in it
     **dict.fromkeys(("_jit", "checks", "shell", "workload_params"), 0),
-    **dict.fromkeys(("params", "commands", "kernels", "mixtures"), 1),
+    **dict.fromkeys(("_cold", "params", "commands", "kernels", "mixtures"), 1),
     **dict.fromkeys(("model", "durations"), 2),
     **dict.fromkeys(("changes", "codec", "bounds", "dp", "valuation", "readiness", "profiles"), 3),
     **dict.fromkeys(("exact", "library", "node"), 4),
@@ -33,7 +33,7 @@ LEVELS = {  # the name of a subpackage stands for all modules in it
     **dict.fromkeys(("jobs", "twins"), 14),
     "executors": 15,
     **dict.fromkeys(("sweeps", "bench"), 16),
-    "comparisons": 17,
+    **dict.fromkeys(("_altair", "comparisons"), 17),
     **dict.fromkeys(("crowding", "experiments", "charts", "lab", "tuning"), 18),
     **dict.fromkeys(("live", "warmup"), 19),
     **dict.fromkeys(("panels", "exercises"), 20),
@@ -47,7 +47,7 @@ LEVELS = {  # the name of a subpackage stands for all modules in it
 NEVER = 99
 FROM_LEVEL = {  # at the top of a module; a function may import what it alone needs
     "pandas": LEVELS["metrics"],
-    "altair": LEVELS["charts"],
+    "altair": LEVELS["_altair"],
     **dict.fromkeys(("ipywidgets", "anywidget", "IPython", "vl_convert", "PIL"), LEVELS["panels"]),
     "tqdm": LEVELS["cli"],
     **dict.fromkeys(("ortools", "highspy"), NEVER),

@@ -156,7 +156,7 @@ def test_what_takes_long_shows_how_far_it_is(panel: RacePanel, monkeypatch: pyte
     panel.run()
     assert seen
     assert max(seen) == 100
-    assert panel.progress.layout.display == "none"
+    assert panel.progress.layout.visibility == "hidden"
 
 
 def test_what_is_not_offered_is_refused(panel: RacePanel) -> None:

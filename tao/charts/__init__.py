@@ -6,6 +6,7 @@ A chart that a panel updates reads its rows from a parameter, so that new rows m
 drawing the chart again.
 """
 
+from tao import _altair  # noqa: F401 # first
 from tao.charts.calls import LIFE_SIZE, call_life, call_life_value
 from tao.charts.decay import CREDIT_SIZE, credit_curves, credit_curves_value
 from tao.charts.grid import GRID_SIZE, dp_grid, dp_grid_value

@@ -11,6 +11,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from tao import _altair  # noqa: F401 # first
 from tao.panels.base import Panel, guard
 from tao.panels.calibration import CalibrationPanel
 from tao.panels.dp_grid import DpPanel

@@ -209,7 +209,8 @@ class RacePanel(Panel):
             description="Python", rows=8, layout={"width": "98%", "display": "none"}
         )
         self.exported, self.waiting = widgets.HTML(), widgets.HTML()
-        self.progress = widgets.IntProgress(max=100, description="Racing", layout={"display": "none"})
+        hidden = {"visibility": "hidden"}  # and not away: the page must not jump
+        self.progress = widgets.IntProgress(max=100, description="Racing", layout=hidden)
 
     def _lay_out(self) -> None:
         self.figure = Figure(self.chart(), "race", charts.seed_dots_size(len(RIVALS)))
@@ -241,13 +242,13 @@ class RacePanel(Panel):
 
         def report(share: float) -> None:
             if time.perf_counter() - begun_s > QUIET_S:
-                self.progress.layout.display = None
+                self.progress.layout.visibility = None
                 self.progress.value = int(100 * share)
 
         try:
             self._races[setting] = compare(**setting.arguments(), profile=self.profile, progress=report)
         finally:
-            self.progress.layout.display = "none"
+            self.progress.layout.visibility = "hidden"
 
     def _render(self) -> None:
         self.status.value = html.status(race_words.headline(self.race, self.metric))

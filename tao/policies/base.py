@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
+from tao import _cold
 from tao._jit import by_reference, njit, pointer
 from tao.model import Params
 from tao.profiles import PS_PER_S
@@ -103,6 +104,7 @@ class Compiled:
     @cached_property
     def pointers(self) -> Pointers:
         """Its functions for compiled code."""
+        _cold.settle(wait=True)
         return Pointers(
             pointer(self.route_kernel, "int64", _STATE, 1),
             pointer(self.finish_kernel, "void", _STATE, 1),
@@ -111,16 +113,19 @@ class Compiled:
 
     def route(self, view: View, i: int) -> int:
         """A node for session i's request, or HOLD."""
-        return int(_ask_route(self.pointers.route, view.state, i))
+        pointers = self.pointers  # first, for it may have to wait until everything is compiled
+        return int(_ask_route(pointers.route, view.state, i))
 
     def on_finish(self, view: View, i: int) -> None:
         """Session i's answer is complete."""
-        _tell_finish(self.pointers.on_finish, view.state, i)
+        pointers = self.pointers
+        _tell_finish(pointers.on_finish, view.state, i)
 
     def tick(self, view: View) -> Decision:
         """Placements and pauses now."""
+        pointers = self.pointers
         begin_tick(view.state)
-        _ask_tick(self.pointers.tick, view.state)
+        _ask_tick(pointers.tick, view.state)
         return decided(view.state)
 
 
