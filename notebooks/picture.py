@@ -14,7 +14,7 @@ from PIL import Image
 from tao.bench import browser
 
 TARGET = Path(__file__).with_name("panel.png")
-COLORS = 64  # enough for the palette and smooth letters
+COLORS = 128  # all of the palette, and smooth letters
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
             page.wait_for_timeout(1000)  # the figure follows the words
             pixels = panel.screenshot()
     image = Image.open(io.BytesIO(pixels)).convert("RGB")
-    image.quantize(COLORS).save(TARGET, optimize=True)
+    image.quantize(COLORS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(TARGET, optimize=True)
     print(f"{TARGET.name}: {image.width} x {image.height}, {TARGET.stat().st_size:,} bytes")
 
 
