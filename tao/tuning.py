@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import pandas as pd
+
+from tao.metrics import waits
 from tao.model import Params
+from tao.simulator import simulate
+from tao.workloads import WORKLOADS
 
 METRICS = ("task_latency_s", "ttft_s", "decode_tok_s")
 RIVALS = ("thunderagent", "vllm_cache_aware", "sticky", "llmd", "dynamo_kv")
@@ -17,6 +24,7 @@ DELAYS: dict[str, tuple[float, float] | None] = {
 }
 STATISTICS = "mean", "median", "survival"
 FEWEST = 24  # ours: sessions of a race
+SIZES = {"small": 3, "middle": 7, "large": 10}  # ours: up to which tenth of all prompts
 
 
 @dataclass(frozen=True)
@@ -66,6 +74,41 @@ PRESETS = {
     "few workers, one node": Setting(nodes=1, workers=4, capacity_tokens=180_000),
 }
 """Settings in which TAO wins, loses, ties, and is a little slower."""
+
+
+def who_waits(policies: Sequence[str], setting: Setting | None = None, seeds: int = 2) -> pd.DataFrame:
+    """Mean seconds that a turn waits for a place, and turns, per policy: by size of the prompt and its cache.
+
+    Sizes are the smallest three tenths of the prompts, the middle four, the largest three; a *warm* turn
+    found most of its prompt in a cache. `setting` (default: `Setting()`) says what runs.
+
+    >>> table = who_waits(["sticky"], Setting(workers=4), seeds=1)
+    >>> table.columns.tolist()
+    [('sticky', 'wait, s'), ('sticky', 'turns')]
+    """
+    chosen = setting or Setting()
+    drawn = [
+        WORKLOADS[chosen.workload](seed, chosen.tasks, extra_delay_s=DELAYS[chosen.delay] or (0.0, 0.0))
+        for seed in range(seeds)
+    ]
+    tables = {}
+    for policy in policies:
+        run = partial(
+            simulate,
+            policy=policy,
+            nodes=chosen.nodes,
+            workers=chosen.workers,
+            capacity_tokens=chosen.capacity_tokens,
+            params=chosen.params(),
+        )
+        runs = [run(work) for work in drawn]
+        turns = pd.concat(map(waits, runs))
+        size = pd.cut(turns["decile"], [0, *SIZES.values()], labels=list(SIZES)).rename("prompt")
+        total = (turns["wait_mean_s"] * turns["turns"]).rename("wait, s")
+        groups = pd.concat([size, turns["cache"], total, turns["turns"]], axis=1)
+        sums = groups.groupby(["prompt", "cache"], observed=True).sum()
+        tables[policy] = sums.assign(**{"wait, s": (sums["wait, s"] / sums["turns"]).round(2)})
+    return pd.concat(tables, axis=1)
 
 
 def code(setting: Setting, profile: str) -> str:

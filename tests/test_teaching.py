@@ -30,13 +30,13 @@ NOTES = (FOLDER / "teaching.md").read_text("utf-8")
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 PARTS = re.findall(r"^## \[(\d\d) .+?\](.*?)(?=^## |\Z)", NOTES, re.DOTALL | re.MULTILINE)
 SECTIONS = {number: " ".join(text.split()) for number, text in PARTS}
-MINUTES = {"three": 3, "ten": 10, "fifteen": 15, "twenty": 20}
+MINUTES = {"three": 3, "ten": 10, "fifteen": 15, "twenty": 20, "twenty-five": 25}
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_each_notebook_has_a_section_with_its_minutes_a_question_and_something_to_break(path):
     section = SECTIONS[path.stem[:2]]
-    minutes = MINUTES[re.search(r"\*\*After these (\w+) minutes", path.read_text("utf-8"))[1]]
+    minutes = MINUTES[re.search(r"\*\*After these ([\w-]+) minutes", path.read_text("utf-8"))[1]]
     assert section.startswith(f"({path.name}): {minutes} minutes")
     for part in ("**Ask**", "**Wrong**", "**Project**", "**Break** it", "*Undo*"):
         assert part in section

@@ -21,6 +21,7 @@ from tao.panels.planners import PlannersPanel
 from tao.panels.player import PlayerPanel
 from tao.panels.race import RacePanel
 from tao.panels.readiness import ReadinessPanel
+from tao.panels.said import Said
 from tao.panels.sessions import SessionsPanel
 from tao.panels.snapshot import SnapshotPanel
 from tao.panels.stale import StalePanel
@@ -43,6 +44,7 @@ __all__ = [
     "PlayerPanel",
     "RacePanel",
     "ReadinessPanel",
+    "Said",
     "SessionsPanel",
     "SnapshotPanel",
     "StalePanel",

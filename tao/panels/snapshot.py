@@ -164,7 +164,11 @@ class SnapshotPanel(Stepper):
 
     def _guarantee(self) -> str:
         how = f"{self.planner}: {SHOWN[self.planner]}."
-        sentences = how, words.guarantee(self.plan, self.params), words.regret(self.plan, self.best)
+        sentences = (
+            how,
+            words.guarantee(self.plan, self.params, self.plans["exact"]),
+            words.regret(self.plan, self.best),
+        )
         return " ".join(filter(None, sentences))
 
     @guard

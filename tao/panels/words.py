@@ -98,8 +98,8 @@ def regret(plan: Plan, best: Plan) -> str:
     return f"Regret against {best.planner}: {triple}." if any(lost) else ""
 
 
-def guarantee(plan: Plan, params: Params) -> str:
-    """What is proven about a plan, and how it was found."""
+def guarantee(plan: Plan, params: Params, proven: Plan | None = None) -> str:
+    """What is proven about a plan, and how it was found; `proven`: the plan of `exact` for this snapshot."""
     if not plan.exact:
         found = "A rule of thumb on true sizes; by itself it guarantees nothing."
     elif plan.problem == "true":
@@ -109,10 +109,13 @@ def guarantee(plan: Plan, params: Params) -> str:
         found += f" ({_count(plan.states, 'state')})."
     aged = f" Waiting earned {plan.ageing_tokens:,} of the credit." if plan.ageing_tokens else ""
     fallback = f" Fallback, {plan.reason}." if plan.reason else ""
-    return f"{found}{fallback}{aged} {_bound(plan)}"
+    return f"{found}{fallback}{aged} {_bound(plan, proven)}"
 
 
-def _bound(plan: Plan) -> str:
+def _bound(plan: Plan, proven: Plan | None) -> str:
+    if proven is not None and proven.exact and plan is not proven:
+        same = plan.value == proven.value
+        return f"On true sizes {'no plan is worth more' if same else 'the best plan is worth more'}."
     gaps = zip(Value._fields, plan.gap, plan.bound, strict=True)
     for name, gap, most in gaps:
         if gap:
