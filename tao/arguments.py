@@ -72,6 +72,14 @@ keys of --json for 'import':
                      CPU seconds of json.loads on its lines and of tao.traces.load, and their ratio
   base_mb, peak_mb, allowed_mb
                      memory of a process before and while it loads, and 150 MB and 200 bytes a turn more
+keys of --json for 'notebooks', where a row has those that concern it:
+  what, cores        what is done, and on which cores of this machine the server does it
+  median_ms, worst_ms
+                     from the key to the last change; of a notebook, all cells but the one that warms up
+  progress_shown, jumps
+                     presses during which a bar was seen, and the panel's height changed
+  warm_up_ms, peak_mb
+                     that one cell, and the kernel's memory
 keys of --json for 'live', where a row has those that concern it:
   lag_p50_ms, lag_p95_ms, lag_max_ms, worst_p95_ms, bare_lag_p95_ms
                      from a server's socket to the parsed chunk; the worst run; over bare sockets

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from functools import partial
 
 import pytest
 
 import tao
-from tao import bench, cli, planners
+from tao import bench, cli, library, planners
 from tao.arguments import BENCH_KEYS
-from tao.bench import importing, solvers
+from tao.bench import browser, importing, notebooks, solvers
 from tao.bench import planner as timings
 from tao.families import COLD_TOKENS
 from tao.model import InputError, Node, Params, Session, Snapshot, Value
@@ -195,3 +196,31 @@ def test_the_import_bench_tells_what_it_documents():
     assert row["times_parse"] == row["load_s"] / row["parse_s"]
     assert row["peak_mb"] >= row["base_mb"] > 1
     assert set(importing.cells(row)) == set(row)
+
+
+@pytest.mark.parametrize(
+    ("module", "path", "said"),
+    [
+        ("playwright.sync_api", "/usr/bin/chromium", "playwright is not installed here; pip install"),
+        ("jupyterlab", "/usr/bin/chromium", "jupyterlab is not installed here; pip install"),
+        (None, None, "no Chromium here"),
+    ],
+)
+def test_what_a_browser_lacks_is_named_in_one_line(module, path, said, monkeypatch, capsys):
+    monkeypatch.setattr(browser.shutil, "which", lambda name: path)
+    if module:
+        monkeypatch.setitem(sys.modules, module, None)
+    else:
+        for name in browser.NEEDED:
+            monkeypatch.setitem(sys.modules, name, sys)
+    assert cli.main(["bench", "notebooks"]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_every_way_of_the_notebook_bench_leads_to_a_notebook():
+    for way in notebooks.WAYS:
+        assert (library.folder("notebooks") / way.notebook).is_file()
+        assert len(way.presses) >= 2
+        assert len(set(way.presses)) == len(way.presses)

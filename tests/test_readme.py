@@ -36,7 +36,13 @@ def test_there_are_exactly_two_commands_to_set_up():
 
 
 def test_the_tree_names_every_module():
-    modules = {p.stem for p in (ROOT / "tao").glob("*.py")} - {"__init__", "_jit", "_altair", "history", "invariants"}
+    modules = {p.stem for p in (ROOT / "tao").glob("*.py")} - {
+        "__init__",
+        "_jit",
+        "_altair",
+        "history",
+        "invariants",
+    }
     modules -= {"library", "warmup", "bench", "workload_params"}  # helpers that a reader finds by their use
     (tree,) = (text for language, text in BLOCKS if "tao/            the package" in text)
     assert {name for name in modules if f"{name}.py" not in tree} == set()
