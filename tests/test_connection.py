@@ -301,6 +301,7 @@ def test_the_key_panel_gives_the_key_and_keeps_nothing(caplog):
 
     from tao.panels import KeyPanel
 
+    widgets.Widget.close_all()  # what other tests have left would be embedded too
     caplog.set_level(logging.DEBUG)
     got, sent = [], []
     with RawServer({}) as server:
