@@ -41,9 +41,9 @@ def own_notebooks() -> Path:
     target = Path.cwd() / "tao-notebooks"
     try:
         target.mkdir(exist_ok=True)
-        for notebook in sorted(source.glob("*.ipynb")):
-            if not (target / notebook.name).exists():
-                shutil.copy(notebook, target)
+        for file in sorted(source.iterdir()):  # with the glossary and the notes that notebooks link to
+            if file.suffix in (".ipynb", ".md") and not (target / file.name).exists():
+                shutil.copy(file, target)
     except OSError as e:
         raise InputError(f"cannot write {target} ({e.strerror}); run it in a folder of your own") from None
     return target

@@ -89,6 +89,7 @@ def test_lab_copies_the_notebooks_once_and_opens_the_first(installed, tmp_path):
         assert b"00_start_here.ipynb" in answer
         copied = tmp_path / "tao-notebooks" / "00_start_here.ipynb"
         assert copied.is_file()
+        assert copied.with_name("glossary.md").is_file()
     finally:
         os.killpg(lab.pid, 15)
         lab.communicate(timeout=30)
