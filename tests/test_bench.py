@@ -188,7 +188,7 @@ def test_progress_grows_to_the_end():
 
 def test_the_import_bench_tells_what_it_documents():
     (row,) = importing.importing(mb=1)
-    own = BENCH_KEYS.partition("keys of --json for 'import'")[2].partition("keys of --json for 'live'")[0]
+    own = BENCH_KEYS.partition("keys of --json for 'import'")[2].partition("keys of --json")[0]
     lines = [line for line in own.splitlines() if re.match("  [a-z]", line)]
     documented = {key for line in lines for key in re.split("  +", line.strip())[0].split(", ")}
     assert set(row) == documented | {"what"}
