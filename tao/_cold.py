@@ -16,7 +16,6 @@ from typing import Any
 from tao import _jit
 
 _compilers: list[subprocess.Popen[bytes]] = []
-_replaced: list[tuple[dict[str, Any], str, Any]] = []  # namespace, name, kernel
 
 
 def is_cold(kernels: Iterable[Callable[..., Any]]) -> bool:
@@ -28,12 +27,8 @@ def begin(jobs: Iterable[str]) -> None:
     """Run each of `jobs`, Python statements, in a process that fills the disk cache; interpret until then."""
     if _compilers:
         return
-    kernels = {id(kernel): kernel for kernel in _jit.KERNELS}
-    modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "tao"]
-    for namespace in map(vars, modules):
-        _replaced.extend((namespace, n, x) for n, x in namespace.items() if id(x) in kernels)
-    for namespace, name, kernel in _replaced:
-        namespace[name] = kernel.py_func
+    kernels: list[Any] = _jit.KERNELS
+    _exchange({id(kernel): kernel.py_func for kernel in kernels})
     home = Path(__file__).parents[1]
     quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     _compilers.extend(subprocess.Popen([sys.executable, "-c", job], cwd=home, **quiet) for job in jobs)
@@ -50,10 +45,16 @@ def settle(wait: bool = False) -> None:
         for compiler in _compilers:
             compiler.wait()
     if all(compiler.poll() is not None for compiler in _compilers):
-        for namespace, name, kernel in _replaced:
-            namespace[name] = kernel
+        kernels: list[Any] = _jit.KERNELS
+        _exchange({id(kernel.py_func): kernel for kernel in kernels})
         _compilers.clear()
-        _replaced.clear()
+
+
+def _exchange(new: dict[int, Any]) -> None:
+    """Put `new`, by the id of what it stands for, into all modules, also those imported meanwhile."""
+    modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "tao"]
+    for namespace in map(vars, modules):
+        namespace.update({name: new[id(x)] for name, x in namespace.items() if id(x) in new})
 
 
 @atexit.register
