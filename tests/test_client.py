@@ -409,11 +409,12 @@ with RawServer({{"{CHATS}": says(*CHAT)}}) as server:
 # Hostile servers
 
 
-def endless(first: bytes, again: bytes):
+def endless(first: bytes, again: bytes, pause_s: float = 0.0):
     """Sends a piece without end, until the client has had enough."""
 
     async def handler(_request, send):
         await send(first)
+        await asyncio.sleep(pause_s)
         while True:
             await send(again)
             await asyncio.sleep(0)
@@ -466,6 +467,7 @@ ATTACKS = {  # what it does: where, how, and the words of the error; None: the a
     "heads before the head": (CHATS, endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 100), SILENT),
     "trailers": (CHATS, endless(BEGUN + b"0\r\n", b"a: b\r\n" * 1000), "proper HTTP|closed"),
     "a trailer": (CHATS, endless(BEGUN + b"0\r\na: ", MEGABYTE), "proper HTTP|closed"),
+    "a trailer, later": (CHATS, endless(BEGUN + b"0\r\na: ", MEGABYTE, pause_s=0.2), "closed"),
     "a chunk's extension": (CHATS, endless(head() + b"5;", MEGABYTE), SILENT),
     "a chunk's size": (CHATS, endless(head(), b"0" * 1000), SILENT),
     "a chunk of 2^63": (CHATS, endless(head() + b"8000000000000000\r\n", MEGABYTE), "a line of more than"),

@@ -63,6 +63,7 @@ class Wire:
                 raise Broken("it compressed its answer, which was not asked for", status)
             if status != 200:
                 raise Broken(reason_of(await bounded(response, MAX_ERROR_BYTES)), status)
+            tell_when_lost(response)
             yield response
         finally:
             response.close()  # of what is not read to its end; the server then frees the request's memory
@@ -84,6 +85,22 @@ class Wire:
         await asyncio.gather(*self.tasks, return_exceptions=True)
         if self._session:
             await self._session.close()
+
+
+def tell_when_lost(response: aiohttp.ClientResponse) -> None:
+    """Wake who reads the answer when its connection is gone; after what is not HTTP aiohttp does not."""
+    if response.connection is None:
+        return  # all of the answer is here
+
+    def tell(closed: asyncio.Future[None]) -> None:
+        if not closed.cancelled():
+            closed.exception()  # else it is reported as never looked at
+        if not response.content.is_eof() and response.content.exception() is None:
+            response.content.set_exception(aiohttp.ClientPayloadError("its connection is closed"))
+
+    protocol = response.connection.protocol
+    if protocol is not None and protocol.closed is not None:
+        protocol.closed.add_done_callback(tell)
 
 
 async def bounded(response: aiohttp.ClientResponse, limit: int) -> bytes:
