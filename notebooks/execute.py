@@ -1,12 +1,13 @@
 """Run notebooks and write them back in one normal form, small and the same on every machine.
 
     python notebooks/execute.py                  run all, write them
-    python notebooks/execute.py --check          run all, write nothing, fail if a printed number has changed
+    python notebooks/execute.py --check          run all, write nothing, fail if what is printed has changed
     python notebooks/execute.py 00_start_here    only this one
 
 Normal form: executed in order, no widget state, no ids of widgets, no versions, no times. The static picture
 of a panel stays (its bytes may differ between machines and are not compared). A cell that begins with
-`# measured` prints what differs from run to run, and is not compared either.
+`# measured` prints what differs from run to run: its picture is dropped, its numbers are cleared, and it is
+not compared.
 """
 
 from __future__ import annotations
@@ -63,9 +64,9 @@ def normalize(notebook: NotebookNode) -> NotebookNode:
         if cell.cell_type == "code":
             count += 1
             cell.execution_count = count
-            cell.outputs = [
-                _normal_output(output, count) for output in cell.outputs if not _slow(cell, output)
-            ]
+            kept = [output for output in cell.outputs if not _slow(cell, output)]
+            measured = cell.source.startswith(MEASURED)
+            cell.outputs = [_normal_output(output, count, measured) for output in kept]
     return normal
 
 
@@ -76,26 +77,46 @@ def _slow(cell: NotebookNode, output: NotebookNode) -> bool:
     return busy and bool(cell.source.startswith(MEASURED))
 
 
-def _normal_output(output: NotebookNode, count: int) -> NotebookNode:
+def _normal_output(output: NotebookNode, count: int, measured: bool) -> NotebookNode:
     if "execution_count" in output:
         output.execution_count = count
+    clear = cleared if measured else without_versions
     if "data" in output:
         output.data.pop(WIDGET, None)
         output.metadata = {}
+        if measured:
+            output.data.pop("image/png", None)
+        output.data["text/plain"] = clear(output.data["text/plain"])
+    elif "text" in output:
+        output.text = clear(output.text)
     return output
 
 
-def numbers(notebook: NotebookNode) -> list[list[str]]:
-    """The numbers that each cell printed, to four digits; pictures and measurements do not count."""
-    printed = ("" if cell.source.startswith(MEASURED) else _printed(cell) for cell in notebook.cells)
-    return [[_four_digits(text) for text in _NUMBER.findall(each)] for each in printed]
+def without_versions(text: str) -> str:
+    """The text with `…` for each version of a program."""
+    return re.sub(r"(?<![\d.])\d+(?:\.\d+){2}(?![\d.])", "…", text)
+
+
+def cleared(text: str) -> str:
+    """The text with `…` for each number, and of rows that are then the same only the first."""
+    kept: list[str] = []
+    for line in re.sub(r"[-−+]?\d(?:[\d.,:]*\d)?", "…", text).splitlines():
+        if not kept or line.split() != kept[-1].split():
+            kept.append(line)
+    return "\n".join(kept)
+
+
+def printed(notebook: NotebookNode) -> list[list[str]]:
+    """What each cell printed: words, and numbers to four digits; pictures and measurements do not count."""
+    texts = ("" if cell.source.startswith(MEASURED) else _printed(cell) for cell in notebook.cells)
+    return [_NUMBER.sub(_four_digits, text).split() for text in texts]
 
 
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 
 
-def _four_digits(text: str) -> str:
-    return f"{float(text.replace(',', '')):.4g}"
+def _four_digits(number: re.Match[str]) -> str:
+    return f"{float(number[0].replace(',', '')):.4g}"
 
 
 def _printed(cell: NotebookNode) -> str:
@@ -104,16 +125,16 @@ def _printed(cell: NotebookNode) -> str:
 
 
 def changed_cells(old: NotebookNode, new: NotebookNode) -> list[int]:
-    """The cells, counted from 1, whose printed numbers differ."""
-    pairs = zip(numbers(old), numbers(new), strict=True)
+    """The cells, counted from 1, whose printed numbers or words differ."""
+    pairs = zip(printed(old), printed(new), strict=True)
     return [place for place, (before, after) in enumerate(pairs, start=1) if before != after]
 
 
 def main(arguments: list[str]) -> int:
-    """Run the named notebooks (default: all); exit status 1 if `--check` finds changed numbers."""
+    """Run the named notebooks (default: all); exit status 1 if `--check` finds changes."""
     parser = argparse.ArgumentParser(description="Run notebooks and write them in normal form.")
     parser.add_argument("names", nargs="*", help="notebooks without .ipynb; default: all")
-    parser.add_argument("--check", action="store_true", help="write nothing, compare the printed numbers")
+    parser.add_argument("--check", action="store_true", help="write nothing, compare what is printed")
     options = parser.parse_args(arguments)
     known = sorted(path.stem for path in HERE.glob("*.ipynb"))
     for name in options.names:

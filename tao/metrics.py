@@ -58,6 +58,10 @@ TERMS = {
 _CACHING, _UNUSED = 3, 4
 
 
+COMPARED = "task_latency_s", "ttft_s", "prefix_hit_rate"
+"""What a live run and its simulation are compared in."""
+
+
 def measure(history: History) -> dict[str, float | None]:
     """All `METRICS` of one run; None where there is nothing to average, or a server did not tell.
 

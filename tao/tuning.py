@@ -76,11 +76,18 @@ PRESETS = {
 """Settings in which TAO wins, loses, ties, and is a little slower."""
 
 
-def who_waits(policies: Sequence[str], setting: Setting | None = None, seeds: int = 2) -> pd.DataFrame:
+GROUPS = [f"{size}, {cache}" for size in SIZES for cache in ("cold", "warm")]
+"""What `who_waits` tells apart: size of the prompt, and whether most of it was found in a cache."""
+
+
+def who_waits(
+    policies: Sequence[str], setting: Setting | None = None, seeds: int | None = None
+) -> pd.DataFrame:
     """Mean seconds that a turn waits for a place, and turns, per policy: by size of the prompt and its cache.
 
     Sizes are the smallest three tenths of the prompts, the middle four, the largest three; a *warm* turn
-    found most of its prompt in a cache. `setting` (default: `Setting()`) says what runs.
+    found most of its prompt in a cache. `setting` (default: `Setting()`) says what runs; `seeds` (default: as
+    many as there) how often. Means over all of them, without an interval.
 
     >>> table = who_waits(["sticky"], Setting(workers=4), seeds=1)
     >>> table.columns.tolist()
@@ -89,7 +96,7 @@ def who_waits(policies: Sequence[str], setting: Setting | None = None, seeds: in
     chosen = setting or Setting()
     drawn = [
         WORKLOADS[chosen.workload](seed, chosen.tasks, extra_delay_s=DELAYS[chosen.delay] or (0.0, 0.0))
-        for seed in range(seeds)
+        for seed in range(chosen.seeds if seeds is None else seeds)
     ]
     tables = {}
     for policy in policies:
@@ -109,6 +116,15 @@ def who_waits(policies: Sequence[str], setting: Setting | None = None, seeds: in
         sums = groups.groupby(["prompt", "cache"], observed=True).sum()
         tables[policy] = sums.assign(**{"wait, s": (sums["wait, s"] / sums["turns"]).round(2)})
     return pd.concat(tables, axis=1)
+
+
+def longest_wait(table: pd.DataFrame, policy: str) -> str:
+    """The group of `who_waits` whose turns wait longest under a policy, in words: "large, cold".
+
+    >>> longest_wait(who_waits(["sticky"], Setting(workers=4), seeds=1), "sticky") in GROUPS
+    True
+    """
+    return GROUPS[int(table[policy, "wait, s"].to_numpy().argmax())]
 
 
 def code(setting: Setting, profile: str) -> str:

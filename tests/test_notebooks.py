@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def test_it_has_one_title_a_goal_and_its_limits(notebook: NotebookNode) -> None:
 
 def test_each_picture_has_a_text_beside_it(notebook: NotebookNode) -> None:
     pictures = [output for output in outputs(notebook) if "image/png" in output.get("data", {})]
-    assert pictures
+    assert pictures or execute.MEASURED in str(notebook.cells)
     assert all(len(output.data["text/plain"]) > 200 for output in pictures)
 
 
@@ -120,6 +121,8 @@ def test_a_changed_number_is_found_and_a_changed_last_digit_is_not() -> None:
     assert execute.changed_cells(printed("credit 16,791 of 8"), printed("credit 16,791 of 8")) == []
     assert execute.changed_cells(printed("0.123412"), printed("0.123409")) == []
     assert execute.changed_cells(printed("credit 16,791"), printed("credit 13,624")) == [2]
+    assert execute.changed_cells(printed("by +7.0%"), printed("by −7.0%")) == [2]
+    assert execute.changed_cells(printed("TAO better"), printed("TAO worse")) == [2]
 
 
 def test_what_was_measured_may_differ() -> None:
@@ -132,13 +135,43 @@ def test_what_was_measured_may_differ() -> None:
         assert execute.changed_cells(printed(source, "1.5 s"), printed(source, "1.6 s")) == changed
 
 
-def test_the_live_notebook_says_where_it_ran() -> None:
+def test_what_was_measured_is_cleared() -> None:
+    notebook = notebook_of("# measured")
+    table = "SIMULATED: 2 nodes\n  s1  127.0.0.1:46341  40.43\n  s12  127.0.0.1:42391  1,639.7\n  all  −3%"
+    data = {"text/plain": table, "image/png": "..."}
+    notebook.cells[0].outputs = [
+        v4.new_output("stream", text="vLLM 0.32.0, 27.77 s"),
+        v4.new_output("display_data", data),
+    ]
+    stream, shown = outputs(execute.normalize(notebook))
+    assert stream.text == "vLLM …, … s"
+    assert shown.data == {"text/plain": "SIMULATED: … nodes\n  s…  …  …\n  all  …%"}
+
+
+def test_no_version_is_committed_and_other_numbers_are() -> None:
+    assert (
+        execute.without_versions("vLLM 0.32.0, 2 nodes at 127.0.0.1, 0.95")
+        == "vLLM …, 2 nodes at 127.0.0.1, 0.95"
+    )
+
+
+def test_the_live_notebook_says_where_it_ran_and_commits_no_measured_number() -> None:
     notebook = execute.read(FOLDER / "09_live.ipynb")
-    printed = "".join(output.get("text", "") for output in outputs(notebook))
-    assert "SIMULATED: 2 nodes" in printed
-    pictured = [output.data for output in outputs(notebook) if "image/png" in output.get("data", {})]
-    assert all(data["text/plain"].startswith("SIMULATED: ") for data in pictured)
-    assert "12 of 12 sessions done" in pictured[0]["text/plain"]
+    assert "SIMULATED: 2 nodes" in outputs(notebook)[1]["text"]
+    measured = [cell for cell in notebook.cells if cell.source.startswith(execute.MEASURED)]
+    assert "… of … sessions done" in str(measured[0].outputs)
+    for output in (output for cell in measured for output in cell.outputs):
+        assert "image/png" not in output.get("data", {})
+
+
+def test_each_has_something_to_predict_or_to_place(notebook: NotebookNode) -> None:
+    assert any(kind in cell.source for cell in notebook.cells for kind in ("Lock(", "GamePanel("))
+
+
+def test_no_answer_stands_open_behind_a_lock(notebook: NotebookNode) -> None:
+    for lock, after in pairwise(notebook.cells):
+        if "Lock(" in lock.source and after.cell_type == "markdown":
+            assert not after.source.startswith(("**Read it", "**Why", "**The answer"))
 
 
 @pytest.mark.long  # it runs a notebook twice; the panel's own test sees the same faster

@@ -203,6 +203,7 @@ def test_the_checks_know_unanswered_wrong_and_right(capsys: pytest.CaptureFixtur
         (lambda x: heuristics.check_ties(x, table), same + 1, same),
         (heuristics.check_quantum, 1024, 8),
         (heuristics.check_quantum, 4, 8),
+        (heuristics.check_quantum, 10, 8),
         (heuristics.check_fallback, "worst_fit", "bfd"),
         (heuristics.check_fallback, "magic", "BFD"),
     ]

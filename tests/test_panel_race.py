@@ -184,14 +184,17 @@ def test_picture_text_and_table_say_the_same(panel: RacePanel) -> None:
 
 # Exercises
 
+LOSS = Setting(workload="terminal-bench", workers=24, delay="2 to 10 s", seeds=4)
+NO_LOSS: list[dict[str, Any]] = [{"delay": "none", "workers": 4}, {"seeds": 2}, {"workers": 200}]
+
 
 def test_the_checks_know_unanswered_wrong_and_right(capsys: pytest.CaptureFixture[str]) -> None:
     tries: list[tuple[Any, list[Any], Any]] = [
-        (tuning.check_knee, [300_000, 30_000, 10, "much"], 60_000),
+        (tuning.check_knee, [300_000, 30_000, 60_000, 10, "much"], 90_000),
         (
             tuning.check_loss,
-            [Setting(seeds=4), Setting(seeds=2), Setting(workers=200), "slow"],
-            replace(PRESETS["crowded, slow tools"], seeds=4),
+            [PRESETS["crowded, slow tools"], *(replace(LOSS, **no) for no in NO_LOSS), "slow"],
+            LOSS,
         ),
     ]
     for check, wrong, right in tries:

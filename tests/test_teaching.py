@@ -10,6 +10,7 @@ import tao
 from tao import library, quality
 from tao.changes import CHANGES
 from tao.charts.seeds import verdict
+from tao.exercises import start
 from tao.panels import (
     CalibrationPanel,
     DpPanel,
@@ -22,7 +23,7 @@ from tao.panels import (
 )
 from tao.panels.sessions import Case
 from tao.panels.valuation import Setting
-from tao.tuning import PRESETS
+from tao.tuning import PRESETS, longest_wait, who_waits
 
 FOLDER = library.folder("notebooks")
 ROOT = FOLDER.parent
@@ -68,10 +69,14 @@ def answers() -> dict[str, list[str]]:
     dp, short = tao.plan(long, "dp"), tao.plan(long, "short_first")
     best, first = (tao.plan(trap, planner).value.credit for planner in ("exact", "short_first"))
     calls = CalibrationPanel()
+    waited = who_waits(["tao"])
+    assert longest_wait(waited, "tao") == "large, cold"
+    lets_in = start.admitted_by("177", {"dp": dp, "short_first": short})
     return {
         "00": [
+            f"({lets_in.capitalize().replace('dp', '`dp`')}.)",
             f"{len(short.placements)} sessions with {short.value.credit:,} tokens of credit, "
-            f"not {len(dp.placements)} with {dp.value.credit:,}"
+            f"not {len(dp.placements)} with {dp.value.credit:,}",
         ],
         "01": [f"({six.percent('waiting')} %.)", f"({slow.end_s:.0f} s, not {six.end_s:.0f} s.)"],
         "02": [f"(`{ValuationPanel().winner.session}`.)", f"(`{swapped.winner.session}`.)"],
@@ -83,7 +88,10 @@ def answers() -> dict[str, list[str]]:
         "05": [f"({coarse.against_best(2048).capitalize()}.)"],
         "06": [f"({more}; less on {less}, the same on {same}.)"],
         "07": [f"({len(StalePanel(CHANGES).verdict.applied)}.)"],
-        "08": [f"({verdict(race, 'sticky')}.)"],
+        "08": [
+            f"({verdict(race, 'sticky')}.)",
+            f"(Large ones that have lost their cache: {waited['tao', 'wait, s'].max():.0f} s.)",
+        ],
     }
 
 

@@ -9,7 +9,7 @@ from tao.checks import InputError, shown
 from tao.exercises.base import judge, number
 from tao.model import Params, Value
 
-COARSEST = 10_240  # tokens: the room of a node of `two_nodes_trap`
+COARSEST = 4_095  # tokens: the lesson itself shows 4,096
 
 
 def check_quanta(answer: Any) -> None:
@@ -36,7 +36,7 @@ def check_reads(answer: Any) -> None:
 
 
 def check_coarse(answer: Any) -> None:
-    """A quantum in tokens with which dp leaves somebody out of `two_nodes_trap`, although both fit.
+    """A quantum below 4,096 tokens with which dp leaves somebody out of `two_nodes_trap`, although both fit.
 
     >>> check_coarse(1024)
     not yet: With quanta of 1,024 tokens dp still admits both.

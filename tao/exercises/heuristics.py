@@ -42,6 +42,8 @@ def check_quantum(answer: Any) -> None:
 
     def fault(said: Any) -> str:
         quantum, snapshot = int(said), load(HURT)
+        if quantum not in _powers():
+            return f"{quantum:,} is not a power of two from 1 to {max(_powers()):,}."
         if not _as_good(snapshot, quantum):
             return f"With quanta of {quantum:,} tokens dp still keeps less credit than the optimum there."
         if any(_as_good(snapshot, coarser) for coarser in _powers() if coarser > quantum):

@@ -1,12 +1,33 @@
-"""Checks of notebook 09: who waited in a run, and what a server did not tell."""
+"""Checks and results of notebook 09: what agreed, what was found, who waited, what was not told."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from tao.charts import style
 from tao.exercises.base import judge
 from tao.history import History
-from tao.metrics import measure
+from tao.metrics import COMPARED, measure
+
+ROWS = {style.words(name, unit=False): name for name in COMPARED}
+"""What a run and a simulation of it are compared in, in words, and the names of these metrics."""
+
+
+def agrees_best(measured: History, simulated: History | None) -> str:
+    """In which of `ROWS` a run and its simulation differ least, as a share of what was simulated.
+
+    >>> from tao.timeline import short_sessions, small_run
+    >>> quick, slow = (small_run(short_sessions(n, seed=1)) for n in (1, 2))
+    >>> agrees_best(quick, slow)
+    'prefix hit rate'
+    """
+    real, model = measure(measured), {} if simulated is None else measure(simulated)
+    off = {
+        words: abs(had / would - 1)
+        for words, name in ROWS.items()
+        if (had := real[name]) is not None and (would := model.get(name))
+    }
+    return min(off, key=lambda words: off[words]) if off else "none of them"
 
 
 def found_percent(history: History) -> int:

@@ -41,7 +41,7 @@ def _rule(at_s: float) -> str:
 
 
 def check_announced(answer: Any) -> None:
-    """A deadline for the call "lost" with which its return is foreseen and it is never ready in vain.
+    """The latest deadline, to half a second, with which the return of the call "lost" is still foreseen.
 
     >>> check_announced(30.0)
     not yet: It counts as ready, but too early: its chance is over long before it is back.
@@ -50,12 +50,17 @@ def check_announced(answer: Any) -> None:
 
 
 def _announced_fault(answer: Any) -> str:
-    spans = ready_spans(replace(LOST, deadline_s=float(answer), finished_s=BACK_S), Params())
-    if not spans:
-        return "With this it never counts as ready before it is back."
-    if spans[-1][1] < BACK_S:
+    if not _foreseen(float(answer)):
+        spans = ready_spans(replace(LOST, deadline_s=float(answer), finished_s=BACK_S), Params())
+        if not spans:
+            return "With this it never counts as ready before it is back."
         return "It counts as ready, but too early: its chance is over long before it is back."
-    return ""
+    return "Foreseen; but a later deadline would do as well." if _foreseen(float(answer) + 0.5) else ""
+
+
+def _foreseen(deadline_s: float) -> bool:
+    spans = ready_spans(replace(LOST, deadline_s=deadline_s, finished_s=BACK_S), Params())
+    return bool(spans) and spans[-1][1] >= BACK_S
 
 
 def check_command(answer: Any) -> None:

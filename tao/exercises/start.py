@@ -1,13 +1,26 @@
-"""Checks of notebook 00: who is left out, and what many tokens are worth."""
+"""Checks and a result of notebook 00: who is left out, and what many tokens are worth."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tao import library, planners
 from tao.exercises.base import judge
+from tao.model import Plan
 
 SNAPSHOT = "session_177"
+
+
+def admitted_by(session: str, plans: Mapping[str, Plan]) -> str:
+    """Which of dp and short-first admit a session, as the prediction of notebook 00 puts it.
+
+    >>> snapshot = library.load(SNAPSHOT)
+    >>> admitted_by("177", {name: planners.plan(snapshot, name) for name in ("dp", "short_first")})
+    'only dp'
+    """
+    dp, short = (session in plans[name].node_of() for name in ("dp", "short_first"))
+    return ("both" if short else "only dp") if dp else ("only short_first" if short else "neither")
 
 
 def check_left_out(answer: Any) -> None:

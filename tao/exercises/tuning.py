@@ -6,7 +6,7 @@ from typing import Any
 
 from tao.charts.race import KNEE, RATIO
 from tao.charts.seeds import verdict
-from tao.checks import InputError
+from tao.checks import InputError, shown
 from tao.comparisons import compare
 from tao.exercises.base import judge
 from tao.tuning import METRICS, Setting
@@ -17,7 +17,7 @@ MOST_WORKERS = 64  # ours: a check is to take a second
 
 
 def check_knee(answer: Any) -> None:
-    """Judge a KV capacity per node, in tokens, that puts 16 agents of swe-lite on two nodes at the knee.
+    """Judge a KV capacity per node, in tokens, that puts 24 agents of swe-lite on two nodes at the knee.
 
     >>> check_knee(...)
     not answered yet
@@ -25,7 +25,7 @@ def check_knee(answer: Any) -> None:
 
     def fault(said: Any) -> str:
         try:
-            setting = Setting(capacity_tokens=int(said), seeds=SEEDS)
+            setting = Setting(workers=24, capacity_tokens=int(said), seeds=SEEDS)
             ratio = float(compare(**(setting.arguments() | {"policies": "tao"})).runs[RATIO].mean())
         except InputError as e:
             return f"That cannot be run: {e}"
@@ -38,15 +38,17 @@ def check_knee(answer: Any) -> None:
 
 
 def check_loss(answer: Any) -> None:
-    """Judge a `Setting` in which some rival beats TAO in task latency, by the 95 % interval over its seeds.
+    """Judge a `Setting` on terminal-bench in which a rival beats TAO in task latency, by the 95 % interval.
 
     >>> check_loss("slow tools")
-    not yet: Give a Setting, such as panel.setting after you have pressed Run.
+    not yet: Give a Setting, such as slow.setting after you have pressed Run.
     """
 
     def fault(said: Any) -> str:
         if not isinstance(said, Setting):
-            return "Give a Setting, such as panel.setting after you have pressed Run."
+            return "Give a Setting, such as slow.setting after you have pressed Run."
+        if said.workload != "terminal-bench":
+            return f"Its workload is {shown(said.workload)}; you have seen that, so take terminal-bench."
         if said.seeds < FEWEST_SEEDS:
             return f"An interval over so few seeds says little; take at least {FEWEST_SEEDS}."
         if said.workers > MOST_WORKERS:

@@ -24,7 +24,9 @@ def png(chart: alt.TopLevelMixin) -> bytes | None:
     image = Image.open(full).convert("RGB")
     for colors in (48, 16, 8):
         small = io.BytesIO()
-        image.quantize(colors).save(small, format="png", optimize=True)
+        # not the median cut: it merges colors of which the legend has a few pixels
+        few = image.quantize(colors, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        few.save(small, format="png", optimize=True)
         if small.tell() <= LIMIT_BYTES:
             return small.getvalue()
     return None

@@ -8,12 +8,11 @@ from typing import Any
 
 from tao.charts import style
 from tao.history import History
-from tao.metrics import measure
+from tao.metrics import COMPARED, measure
 from tao.model import Snapshot
 from tao.panels.table import Table
 from tao.profiles import PS_PER_S
 
-COMPARED = "task_latency_s", "ttft_s", "prefix_hit_rate"
 ROWS = 60  # ours: of a table that is drawn while a run goes on
 PHASES = "answering", "waiting", "tool", "new", "failed", "done"  # in the order of the table
 

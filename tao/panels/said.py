@@ -24,8 +24,8 @@ class Said(Panel):
         super().__init__()
         self._text = f"{title}\n{words()}"
         self.status.value = html.status(title)
-        block = "".join(f"<div>{escape(line)}</div>" for line in self._text.splitlines()[1:])
-        self.root.children = [self.status, self.error, widgets.HTML(block)]
+        self.said = widgets.HTML(f"<pre>{escape(self._text.partition(chr(10))[2])}</pre>")
+        self.root.children = [self.status, self.error, self.said]
 
     def text(self) -> str:
         """Title and words."""
