@@ -7,9 +7,9 @@ from typing import Any
 PANEL = ".tao-panel"
 
 
-def press(page: Any, name: str) -> None:
+def press(page: Any, name: str, panel: str = PANEL) -> None:
     """Press a button of the panel with the keyboard."""
-    page.locator(PANEL).get_by_role("button", name=name, exact=True).focus()
+    page.locator(panel).get_by_role("button", name=name, exact=True).focus()
     page.keyboard.press("Enter")
 
 

@@ -59,6 +59,9 @@ def test_all_cells_run_without_complaint_and_the_locks_are_closed(ran: Any) -> N
 
 def test_five_forward_and_five_back_draws_the_same(ran: Any) -> None:
     panel = panel_at(ran, 0)
+    press(panel, "First")
+    says(panel, "0.00 s: the model takes up s1")
+    settle(ran)
     before, height = drawn(panel), panel.bounding_box()["height"]
     for step in range(2, 7):
         press(panel, "Next")

@@ -46,7 +46,7 @@ def spoken(panel: Any) -> list[str]:
 def test_all_cells_run_without_complaint_and_draw_the_figure(ran: Any, panel: Any) -> None:
     for kind in ("error", "stderr"):
         assert ran.locator(f"[data-mime-type='application/vnd.jupyter.{kind}']").count() == 0
-    assert "s01 to n0 holds from 0.0 to 0.0 s" in spoken(panel)
+    assert "s01 to n0 holds from 0.0 to 1.0 s" in spoken(panel)
 
 
 def test_steps_by_keyboard_lead_forward_and_back(ran: Any, panel: Any) -> None:

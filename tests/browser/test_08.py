@@ -24,7 +24,7 @@ def ran(open_notebook: Callable[[str], Any], run_all: Callable[[], None]) -> Any
 @pytest.fixture(scope="module")
 def panel(ran: Any) -> Any:
     """The second panel, opened with a prediction."""
-    lock = ran.locator(LOCK)
+    lock = ran.locator(LOCK).first
     lock.scroll_into_view_if_needed()
     lock.get_by_role("button", name="TAO better", exact=True).press("Enter")
     lock.get_by_role("button", name="Commit", exact=True).press("Enter")

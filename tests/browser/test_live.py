@@ -106,7 +106,7 @@ def test_predictions_open_both_locks(ran: Any) -> None:
     choice = rows.query_selector("button:text-is('prefix hit rate')")
     choice.press("Enter")
     rows.query_selector("button:text-is('Commit')").press("Enter")
-    ran.get_by_text("You said prefix hit rate.").wait_for()
+    ran.get_by_text("You said “prefix hit rate”.").wait_for()
     assert "tao.simulate" in rows.inner_text()
     number = found.query_selector("input[type=number]")
     number.fill("50")

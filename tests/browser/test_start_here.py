@@ -7,7 +7,8 @@ from typing import Any
 
 import nbformat
 import pytest
-from browsing import PANEL, press, settle, violations, violations_in_the_dark
+from browsing import PANEL, settle, violations, violations_in_the_dark
+from browsing import press as press_in
 
 pytestmark = pytest.mark.browser
 
@@ -34,7 +35,12 @@ def panel(ran: Any) -> Any:
     """The panel at its first step."""
     press(ran, "First")
     wait_for_step(ran, 1)
-    return ran.locator(PANEL)
+    return ran.locator(PANEL).first
+
+
+def press(page: Any, name: str) -> None:
+    """Press a button of the first panel with the keyboard."""
+    press_in(page, name, f"{PANEL} >> nth=0")
 
 
 def wait_for_step(page: Any, step: int) -> None:
@@ -51,19 +57,19 @@ def wait_for_step(page: Any, step: int) -> None:
 
 def spoken(page: Any) -> list[str]:
     """What a screen reader finds in the figure: the label of each mark."""
-    marks = page.locator(f"{PANEL} svg.marks [aria-roledescription='bar']")
+    marks = page.locator(PANEL).first.locator("svg.marks [aria-roledescription='bar']")
     return [str(mark.get_attribute("aria-label")) for mark in marks.all()]
 
 
 def drawn(page: Any) -> list[str]:
     """Each text of the figure with its place, and each mark with its shape and label."""
-    texts = page.locator(f"{PANEL} svg.marks text").evaluate_all(
+    texts = page.locator(PANEL).first.locator("svg.marks text").evaluate_all(
         """found => found.map(text => {
             const place = text.getBoundingClientRect(), figure = text.ownerSVGElement.getBoundingClientRect();
             return [text.textContent, place.x - figure.x, place.y - figure.y].join(' ');
         }).sort()"""  # sorted: the labels of an axis stand in the order of their arrival
     )
-    marks = page.locator(f"{PANEL} svg.marks [aria-roledescription='bar']")
+    marks = page.locator(PANEL).first.locator("svg.marks [aria-roledescription='bar']")
     return [*texts, *marks.evaluate_all("marks => marks.map(mark => mark.outerHTML)")]
 
 
@@ -130,20 +136,31 @@ def test_the_figure_can_be_read_as_a_table(panel: Any, ran: Any) -> None:
     panel.get_by_label("Show as table").press("Space")
 
 
+def test_a_prediction_opens_the_plans_of_the_next_snapshot(ran: Any) -> None:
+    lock = ran.locator(f"{PANEL}:has(button:text-is('Commit'))").first
+    lock.get_by_role("button", name="both", exact=True).press("Enter")
+    lock.get_by_role("button", name="Commit", exact=True).press("Enter")
+    lock.get_by_text("You said “both”. It is “only dp”.").wait_for()
+    settle(ran)
+    marks = lock.locator("svg.marks [aria-roledescription='bar']")
+    assert any("177 admitted" in str(mark.get_attribute("aria-label")) for mark in marks.all())
+
+
 def test_nothing_serious_stands_in_anyone_s_way(panel: Any, ran: Any) -> None:
-    assert panel.count() == 1
+    assert panel.is_visible()
     assert violations(ran) == []
 
 
 def test_a_dark_theme_stays_readable(panel: Any, ran: Any) -> None:
-    assert panel.count() == 1
+    assert panel.is_visible()
     assert violations_in_the_dark(ran) == []
 
 
 def test_running_the_cell_again_replaces_the_panel(ran: Any, run_all: Callable[[], None]) -> None:
+    before = ran.locator(PANEL).count()
     run_all()
     settle(ran)
-    assert ran.locator(PANEL).count() == 1
+    assert ran.locator(PANEL).count() == before
     assert spoken(ran)
 
 
