@@ -24,7 +24,9 @@ class Said(Panel):
         super().__init__()
         self._text = f"{title}\n{words()}"
         self.status.value = html.status(title)
-        self.said = widgets.HTML(f"<pre>{escape(self._text.partition(chr(10))[2])}</pre>")
+        said = self._text.partition("\n")[2]
+        prose = "" if "  " in said else " style='font: inherit'"  # no columns to keep in line
+        self.said = widgets.HTML(f"<pre{prose}>{escape(said)}</pre>")
         self.root.children = [self.status, self.error, self.said]
 
     def text(self) -> str:
