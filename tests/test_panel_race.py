@@ -130,6 +130,14 @@ def test_the_code_is_the_race(panel: RacePanel, capsys: pytest.CaptureFixture[st
     assert "sticky" in capsys.readouterr().out
 
 
+def test_every_press_shows_the_code_anew_for_the_browser_to_select(panel: RacePanel) -> None:
+    before = panel.copied.shown
+    for press in (1, 2):
+        panel.copied.value = "edited in the browser"
+        panel.buttons["Copy as Python"].click()
+        assert (panel.copied.value, panel.copied.shown) == (panel.code, before + press)
+
+
 def test_export_writes_the_file_that_is_named(
     panel: RacePanel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from tao.checks import InputError, listing, shown
 from tao.comparisons import Comparison, compare
 from tao.panels import html, race_words
 from tao.panels.base import Panel, guard, wrapped
+from tao.panels.copytext import CopyText
 from tao.panels.figure import Figure
 from tao.profiles import DEFAULT_PROFILE, Profile
 from tao.tuning import DELAYS, METRICS, PRESETS, RIVALS, STATISTICS, Setting, code
@@ -205,9 +206,7 @@ class RacePanel(Panel):
         )
         self.metrics.observe(self._on_metric, "value")
         self.file = widgets.Text(value="race.csv", description="File", layout={"width": "240px"})
-        self.copied = widgets.Textarea(
-            description="Python", rows=8, layout={"width": "98%", "display": "none"}
-        )
+        self.copied = CopyText(description="Python")
         self.exported, self.waiting = widgets.HTML(), widgets.HTML()
         hidden = {"visibility": "hidden"}  # and not away: the page must not jump
         self.progress = widgets.IntProgress(max=100, description="Racing", layout=hidden)
@@ -292,8 +291,7 @@ class RacePanel(Panel):
 
     @guard
     def _on_copy(self) -> None:
-        self.copied.value = self.code
-        self.copied.layout.display = None
+        self.copied.show(self.code)
 
 
 def _plain(value: Any) -> str:
