@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -9,6 +10,8 @@ from typing import Any
 
 import pandas as pd
 
+from tao import checks
+from tao.checks import InputError
 from tao.metrics import waits
 from tao.model import Params
 from tao.simulator import simulate
@@ -29,7 +32,10 @@ SIZES = {"small": 3, "middle": 7, "large": 10}  # ours: up to which tenth of all
 
 @dataclass(frozen=True)
 class Setting:
-    """What is raced: sessions, machines, the delay added to every tool call, TAO's parameters, and rivals."""
+    """What is raced: sessions, machines, the delay added to every tool call, TAO's parameters, and rivals.
+
+    `workload` is a name or a path, which is kept as text. Raises `InputError` for anything else.
+    """
 
     workload: str = "swe-lite"
     nodes: int = 2
@@ -41,6 +47,17 @@ class Setting:
     statistic: str = "mean"
     seeds: int = 8
     rivals: tuple[str, ...] = RIVALS[:3]
+
+    def __post_init__(self) -> None:
+        given: Any = self.workload
+        path = os.fspath(given) if isinstance(given, os.PathLike) else given
+        if not isinstance(path, str):
+            raise InputError(
+                f"workload is a {type(path).__name__}; a setting holds the name of a workload or the path of "
+                "a log: give one of these, or call tao.compare, which takes the workload itself"
+            )
+        object.__setattr__(self, "workload", path)
+        object.__setattr__(self, "rivals", checks.all_of(self.rivals, str, "rivals"))
 
     @property
     def tasks(self) -> int:

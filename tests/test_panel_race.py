@@ -8,9 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
+from ipywidgets.widgets import widget as widget_module
 
+import tao.workloads
 from tao.charts import seeds
 from tao.comparisons import compare
 from tao.exercises import tuning
@@ -130,6 +133,14 @@ def test_the_code_is_the_race(panel: RacePanel, capsys: pytest.CaptureFixture[st
     assert "sticky" in capsys.readouterr().out
 
 
+def test_a_workload_that_no_program_can_name_is_refused() -> None:
+    work: Any = tao.workloads.WORKLOADS["swe-lite"](tasks=2)
+    with pytest.raises(
+        InputError, match=r"workload is a Workload; .* give one of these, or call tao\.compare"
+    ):
+        Setting(workload=work)
+
+
 def test_every_press_shows_the_code_anew_for_the_browser_to_select(panel: RacePanel) -> None:
     before = panel.copied.shown
     for press in (1, 2):
@@ -179,6 +190,47 @@ def test_what_is_not_offered_is_refused(panel: RacePanel) -> None:
     with pytest.raises(InputError, match="no rival is chosen"):
         panel.run()
     assert "no rival is chosen" in panel.error.value
+
+
+REFUSED = [
+    ({"nodes": 20}, "nodes is 20; it must be a whole number from 1 to 16"),
+    ({"workers": 500}, "workers is 500; it must be a whole number from 1 to 200"),
+    ({"workers": 4.5}, "workers is 4.5; it must be a whole number"),
+    ({"capacity_tokens": 100}, "capacity_tokens is 100"),
+    ({"half_life_s": 0.1}, "half_life_s is 0.1; it must be a number from 0.5 to 600"),
+    ({"horizon_s": float("nan")}, "horizon_s is nan; it must be a number from 0 to 60"),
+    ({"seeds": True}, "seeds is True"),
+    ({"delay": "long"}, "delay is 'long'; it must be one of none"),
+    ({"statistic": "mode"}, "statistic is 'mode'; it must be one of mean"),
+    ({"workload": "nothing"}, "nothing"),
+    ({"rivals": ("magic",)}, "rival 'magic' is not offered"),
+    ({"rivals": "sticky"}, "rivals is 'sticky'; it must be a sequence"),
+]
+
+
+@pytest.mark.parametrize(("fields", "reason"), REFUSED)
+def test_a_field_never_changes_what_it_is_given(
+    panel: RacePanel, fields: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(InputError, match=reason):
+        panel.change(**fields)
+    assert panel.pending == SMALL
+
+
+@pytest.mark.parametrize(("fields", "reason"), [*REFUSED, ({"rivals": ()}, "no rival is chosen; take at")])
+def test_a_setting_that_cannot_be_shown_is_refused(fields: dict[str, Any], reason: str) -> None:
+    before = len(widget_module._instances)
+    with pytest.raises(InputError, match=reason):
+        RacePanel(Setting(**fields))
+    assert len(widget_module._instances) == before
+
+
+def test_a_setting_in_its_own_order_and_types_is_not_pending() -> None:
+    panel = RacePanel(Setting(workers=np.int64(4), half_life_s=5, seeds=1, rivals=["sticky", "thunderagent"]))  # type: ignore[arg-type]
+    assert panel.pending == panel.setting
+    assert "Nothing is pending." in panel.waiting.value
+    assert "workers=4," in panel.code
+    panel.close()
 
 
 def test_picture_text_and_table_say_the_same(panel: RacePanel) -> None:
