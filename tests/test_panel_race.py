@@ -19,7 +19,8 @@ from tao.comparisons import compare
 from tao.exercises import tuning
 from tao.model import InputError
 from tao.panels import RacePanel, race, race_words
-from tao.tuning import METRICS, PRESETS, Setting
+from tao.profiles import DEFAULT_PROFILE, PROFILES, Profile
+from tao.tuning import METRICS, PRESETS, Setting, code
 
 SMALL = Setting(nodes=1, workers=6, seeds=3, rivals=("sticky", "thunderagent"))
 
@@ -131,6 +132,45 @@ def test_the_code_is_the_race(panel: RacePanel, capsys: pytest.CaptureFixture[st
     panel.run()
     pd.testing.assert_frame_equal(scope["race"].runs, panel.race.runs)
     assert "sticky" in capsys.readouterr().out
+
+
+MINE = replace(PROFILES[DEFAULT_PROFILE], name="my-servers", host_ms=np.float64(0.1) * 3, t0_ms=20)
+
+
+@pytest.mark.parametrize("profile", [MINE, PROFILES[DEFAULT_PROFILE], "glm-4.7-8xh100", Path("mine.json")])
+def test_the_code_runs_with_any_profile(
+    profile: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.json").write_text(MINE.to_json())
+    panel = RacePanel(replace(SMALL, workers=4, seeds=1), profile=profile)
+    scope: dict[str, Any] = {}
+    exec(panel.code, scope)
+    assert scope["race"].settings == panel.race.settings
+    pd.testing.assert_frame_equal(scope["race"].runs, panel.race.runs)
+    assert scope.get("Profile") is (Profile if profile is MINE else None)  # spelled out only where it must be
+    panel.close()
+
+
+def test_a_profile_in_the_code_is_that_profile() -> None:
+    scope: dict[str, Any] = {"compare": dict}
+    exec(code(SMALL, MINE).replace("tao.compare", "compare").partition("print")[0], scope)
+    assert scope["race"]["profile"] == MINE
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_the_code_runs_with_the_logs_that_are_raced(
+    kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = "".join(f"s{i},0,{900 + i},9\n" for i in range(30))
+    Path("mine.csv").write_text(f"session,turn,context_tokens,output_tokens\n{rows}")
+    panel = RacePanel(replace(SMALL, workload=kind("mine.csv"), seeds=1), workloads=["mine.csv"])
+    assert (panel.pending, panel.fields["workload"].options.count("mine.csv")) == (panel.setting, 1)
+    scope: dict[str, Any] = {}
+    exec(panel.code, scope)
+    pd.testing.assert_frame_equal(scope["race"].runs, panel.race.runs)
+    panel.close()
 
 
 def test_a_workload_that_no_program_can_name_is_refused() -> None:

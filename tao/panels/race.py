@@ -99,8 +99,7 @@ class RacePanel(Panel):
     @property
     def code(self) -> str:
         """The pending setting as a program."""
-        profile = self.profile if isinstance(self.profile, str) else self.profile.name
-        return code(self.pending, profile)
+        return code(self.pending, self.profile)
 
     def change(self, **fields: Any) -> None:
         """Fill in fields, to be raced by `run`; raises `InputError` for those that there are not."""
