@@ -66,6 +66,13 @@ def positive(x: Any, what: str) -> None:
         raise InputError(f"{what} is {shown(x)}; it must be a finite number above 0")
 
 
+def within(x: Any, what: str, least: float, most: float) -> float:
+    """A finite number from `least` to `most`."""
+    if not _number(x) or not least <= x <= most:
+        raise InputError(f"{what} is {shown(x)}; it must be a number from {least:g} to {most:g}")
+    return float(x)
+
+
 def whole(x: Any, what: str, least: int, most: int = MAX_TOKENS) -> int:
     """A whole number from `least` to `most` as a plain int, whatever integer type it comes in."""
     try:

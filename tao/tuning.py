@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from tao import checks
+from tao.checks import InputError
 from tao.metrics import waits
 from tao.model import Params
+from tao.profiles import PROFILES, Profile
 from tao.simulator import simulate
 from tao.workloads import WORKLOADS
 
@@ -29,7 +34,10 @@ SIZES = {"small": 3, "middle": 7, "large": 10}  # ours: up to which tenth of all
 
 @dataclass(frozen=True)
 class Setting:
-    """What is raced: sessions, machines, the delay added to every tool call, TAO's parameters, and rivals."""
+    """What is raced: sessions, machines, the delay added to every tool call, TAO's parameters, and rivals.
+
+    `workload` is a name or a path, which is kept as text. Raises `InputError` for anything else.
+    """
 
     workload: str = "swe-lite"
     nodes: int = 2
@@ -41,6 +49,16 @@ class Setting:
     statistic: str = "mean"
     seeds: int = 8
     rivals: tuple[str, ...] = RIVALS[:3]
+
+    def __post_init__(self) -> None:
+        path: Any = os.fspath(self.workload) if isinstance(self.workload, os.PathLike) else self.workload
+        if not isinstance(path, str):
+            raise InputError(
+                f"workload is a {type(path).__name__}; a setting holds the name of a workload or the path of "
+                "a log: give one of these, or call tao.compare, which takes the workload itself"
+            )
+        object.__setattr__(self, "workload", path)
+        object.__setattr__(self, "rivals", checks.all_of(self.rivals, str, "rivals"))
 
     @property
     def tasks(self) -> int:
@@ -127,15 +145,23 @@ def longest_wait(table: pd.DataFrame, policy: str) -> str:
     return GROUPS[int(table[policy, "wait, s"].to_numpy().argmax())]
 
 
-def code(setting: Setting, profile: str) -> str:
-    """The race as a program.
+def code(setting: Setting, profile: str | os.PathLike[str] | Profile) -> str:
+    """The race as a program, which spells a profile out and finds its files where this process does.
 
     >>> "workers=16," in code(Setting(), "qwen3-32b-2xh100")
     True
     """
-    given = setting.arguments() | {"params": None, "profile": profile}
-    lines = [f"    {name}={value!r}," for name, value in given.items() if name != "params"]
+    lines = [f"    {name}={value!r}," for name, value in setting.arguments().items() if name != "params"]
+    imports = ["import tao"]
+    if isinstance(profile, Profile) and PROFILES.get(profile.name) != profile:
+        imports.append("from tao.profiles import Profile")
+        # A fit may leave numbers of numpy, whose repr no program knows.
+        plain = {k: x.item() if isinstance(x, np.generic) else x for k, x in asdict(profile).items()}
+        lines += ["    profile=Profile(", *(f"        {k}={x!r}," for k, x in plain.items()), "    ),"]
+    else:
+        name = profile.name if isinstance(profile, Profile) else os.fspath(profile)
+        lines.append(f"    profile={name!r},")
     changed = ", ".join(f"{name}={value!r}" for name, value in setting.params().changed().items())
     lines.append(f"    params=tao.Params({changed}),")
     shown = [f'print(race.paired("{metric}"))' for metric in METRICS]
-    return "\n".join(["import tao", "", "race = tao.compare(", *lines, ")", *shown])
+    return "\n".join([*imports, "", "race = tao.compare(", *lines, ")", *shown])

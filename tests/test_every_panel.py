@@ -30,6 +30,7 @@ from tao.panels import (
     base,
     picture,
 )
+from tao.panels.copytext import CopyText
 from tao.panels.secret import KeyPanel
 from tao.panels.sessions import Case
 from tao.tuning import Setting
@@ -53,7 +54,7 @@ MAKERS: dict[type[Panel], Callable[[], Panel]] = {
 }
 FORBIDDEN = "IntSlider", "FloatSlider", "SelectionSlider", "IntRangeSlider", "FloatRangeSlider", "Play"
 NAMED = ipywidgets.Button | ipywidgets.Checkbox | ipywidgets.Dropdown | ipywidgets.ToggleButtons
-NUMBERS = ipywidgets.BoundedIntText | ipywidgets.BoundedFloatText | ipywidgets.Text
+NUMBERS = ipywidgets.BoundedIntText | ipywidgets.BoundedFloatText | ipywidgets.Text | CopyText
 
 every_panel = pytest.mark.parametrize("kind", MAKERS, ids=lambda kind: kind.__name__)
 

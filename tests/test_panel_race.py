@@ -8,15 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
+from ipywidgets.widgets import widget as widget_module
 
+import tao.workloads
 from tao.charts import seeds
 from tao.comparisons import compare
 from tao.exercises import tuning
 from tao.model import InputError
 from tao.panels import RacePanel, race, race_words
-from tao.tuning import METRICS, PRESETS, Setting
+from tao.profiles import DEFAULT_PROFILE, PROFILES, Profile
+from tao.tuning import METRICS, PRESETS, Setting, code
 
 SMALL = Setting(nodes=1, workers=6, seeds=3, rivals=("sticky", "thunderagent"))
 
@@ -130,6 +134,61 @@ def test_the_code_is_the_race(panel: RacePanel, capsys: pytest.CaptureFixture[st
     assert "sticky" in capsys.readouterr().out
 
 
+MINE = replace(PROFILES[DEFAULT_PROFILE], name="my-servers", host_ms=np.float64(0.1) * 3, t0_ms=20)
+
+
+@pytest.mark.parametrize("profile", [MINE, PROFILES[DEFAULT_PROFILE], "glm-4.7-8xh100", Path("mine.json")])
+def test_the_code_runs_with_any_profile(
+    profile: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.json").write_text(MINE.to_json())
+    panel = RacePanel(replace(SMALL, workers=4, seeds=1), profile=profile)
+    scope: dict[str, Any] = {}
+    exec(panel.code, scope)
+    assert scope["race"].settings == panel.race.settings
+    pd.testing.assert_frame_equal(scope["race"].runs, panel.race.runs)
+    assert scope.get("Profile") is (Profile if profile is MINE else None)  # spelled out only where it must be
+    panel.close()
+
+
+def test_a_profile_in_the_code_is_that_profile() -> None:
+    scope: dict[str, Any] = {"compare": dict}
+    exec(code(SMALL, MINE).replace("tao.compare", "compare").partition("print")[0], scope)
+    assert scope["race"]["profile"] == MINE
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_the_code_runs_with_the_logs_that_are_raced(
+    kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = "".join(f"s{i},0,{900 + i},9\n" for i in range(30))
+    Path("mine.csv").write_text(f"session,turn,context_tokens,output_tokens\n{rows}")
+    panel = RacePanel(replace(SMALL, workload=kind("mine.csv"), seeds=1), workloads=["mine.csv"])
+    assert (panel.pending, panel.fields["workload"].options.count("mine.csv")) == (panel.setting, 1)
+    scope: dict[str, Any] = {}
+    exec(panel.code, scope)
+    pd.testing.assert_frame_equal(scope["race"].runs, panel.race.runs)
+    panel.close()
+
+
+def test_a_workload_that_no_program_can_name_is_refused() -> None:
+    work: Any = tao.workloads.WORKLOADS["swe-lite"](tasks=2)
+    with pytest.raises(
+        InputError, match=r"workload is a Workload; .* give one of these, or call tao\.compare"
+    ):
+        Setting(workload=work)
+
+
+def test_every_press_shows_the_code_anew_for_the_browser_to_select(panel: RacePanel) -> None:
+    before = panel.copied.shown
+    for press in (1, 2):
+        panel.copied.value = "edited in the browser"
+        panel.buttons["Copy as Python"].click()
+        assert (panel.copied.value, panel.copied.shown) == (panel.code, before + press)
+
+
 def test_export_writes_the_file_that_is_named(
     panel: RacePanel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +230,47 @@ def test_what_is_not_offered_is_refused(panel: RacePanel) -> None:
     with pytest.raises(InputError, match="no rival is chosen"):
         panel.run()
     assert "no rival is chosen" in panel.error.value
+
+
+REFUSED = [
+    ({"nodes": 20}, "nodes is 20; it must be a whole number from 1 to 16"),
+    ({"workers": 500}, "workers is 500; it must be a whole number from 1 to 200"),
+    ({"workers": 4.5}, "workers is 4.5; it must be a whole number"),
+    ({"capacity_tokens": 100}, "capacity_tokens is 100"),
+    ({"half_life_s": 0.1}, "half_life_s is 0.1; it must be a number from 0.5 to 600"),
+    ({"horizon_s": float("nan")}, "horizon_s is nan; it must be a number from 0 to 60"),
+    ({"seeds": True}, "seeds is True"),
+    ({"delay": "long"}, "delay is 'long'; it must be one of none"),
+    ({"statistic": "mode"}, "statistic is 'mode'; it must be one of mean"),
+    ({"workload": "nothing"}, "nothing"),
+    ({"rivals": ("magic",)}, "rival 'magic' is not offered"),
+    ({"rivals": "sticky"}, "rivals is 'sticky'; it must be a sequence"),
+]
+
+
+@pytest.mark.parametrize(("fields", "reason"), REFUSED)
+def test_a_field_never_changes_what_it_is_given(
+    panel: RacePanel, fields: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(InputError, match=reason):
+        panel.change(**fields)
+    assert panel.pending == SMALL
+
+
+@pytest.mark.parametrize(("fields", "reason"), [*REFUSED, ({"rivals": ()}, "no rival is chosen; take at")])
+def test_a_setting_that_cannot_be_shown_is_refused(fields: dict[str, Any], reason: str) -> None:
+    before = len(widget_module._instances)
+    with pytest.raises(InputError, match=reason):
+        RacePanel(Setting(**fields))
+    assert len(widget_module._instances) == before
+
+
+def test_a_setting_in_its_own_order_and_types_is_not_pending() -> None:
+    panel = RacePanel(Setting(workers=np.int64(4), half_life_s=5, seeds=1, rivals=["sticky", "thunderagent"]))  # type: ignore[arg-type]
+    assert panel.pending == panel.setting
+    assert "Nothing is pending." in panel.waiting.value
+    assert "workers=4," in panel.code
+    panel.close()
 
 
 def test_picture_text_and_table_say_the_same(panel: RacePanel) -> None:

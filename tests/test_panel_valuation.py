@@ -182,6 +182,20 @@ def test_behind_a_lock_the_winner_is_compared_with_the_prediction(panel: Valuati
     assert "1. fresh" in lock.text()
 
 
+def test_a_lock_without_an_answer_asks_for_one_in_plain_words(panel: ValuationPanel) -> None:
+    lock = Lock("Who?", [s.id for s in panel.snapshot.pool], panel, result=lambda: panel.winner.session)
+    commit, _ = lock.buttons
+    commit.click()
+    assert ">Choose an answer first, then press Commit. Predict: Who?</div>" in lock.error.value
+    assert (lock.opened, lock.error.layout.display, lock.status.layout.display) == (False, None, "none")
+    with pytest.raises(InputError, match="the prediction is None; it must be one of "):
+        lock.predict(None)  # type: ignore[arg-type]
+    lock.choice.value = "big"
+    commit.click()
+    assert (lock.said, lock.opened, lock.error.value) == ("big", True, "")
+    assert (lock.error.layout.display, lock.status.layout.display) == ("none", None)
+
+
 @pytest.mark.parametrize(
     ("check", "wrong", "complaint", "right"),
     [

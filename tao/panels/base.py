@@ -85,8 +85,8 @@ class Panel:
         """The panel's figure as a chart of its own, for the static picture."""
         return None
 
-    def show_error(self, error: Exception | None) -> None:
-        """Put an error in the place of the status line; None: back to the status."""
+    def show_error(self, error: Exception | str | None) -> None:
+        """Put an error, or plain words, in the place of the status line; None: back to the status."""
         self.error.value = html.error(error) if error else ""
         self.error.layout.display = None if error else "none"
         self.status.layout.display = "none" if error else None

@@ -53,9 +53,9 @@ def status(text: str) -> str:
     return f'<div class="tao-status" role="status">{escape(text)}</div>'
 
 
-def error(problem: Exception) -> str:
-    """The kind of an error and what it says, which screen readers announce at once."""
-    text = f"{type(problem).__name__}: {problem}"
+def error(problem: Exception | str) -> str:
+    """The kind of an error and what it says, or plain words, which screen readers announce at once."""
+    text = problem if isinstance(problem, str) else f"{type(problem).__name__}: {problem}"
     return f'<div class="tao-status tao-error" role="alert">{escape(text)}</div>'
 
 

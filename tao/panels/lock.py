@@ -44,7 +44,7 @@ class Lock(Panel):
         self._result = result
         self.choice = self._control()
         commit, skip = widgets.Button(description="Commit"), widgets.Button(description="Skip")
-        commit.on_click(lambda _: self.predict(self.choice.value))
+        commit.on_click(lambda _: self._on_commit())
         skip.on_click(lambda _: self.skip())
         commit.tooltip = "lay down the prediction and open what is below"
         skip.tooltip = "open what is below without a prediction"
@@ -101,6 +101,13 @@ class Lock(Panel):
         """Close the lock and the panel below."""
         self.panel.close()
         super().close()
+
+    @guard
+    def _on_commit(self) -> None:
+        if self.choice.value is None:
+            self.show_error(f"Choose an answer first, then press Commit. Predict: {self.question}")
+        else:
+            self.predict(self.choice.value)
 
     def _open(self) -> None:
         self.opened, self._truth = True, self._result()  # as it is now, whatever is done to the panel later

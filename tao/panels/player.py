@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 import altair as alt
 import ipywidgets as widgets
 
-from tao import charts, checks
+from tao import charts
 from tao.charts.player import MOST_NODES
 from tao.checks import InputError, listing
 from tao.history import History
 from tao.jobs import arm_of, make_job, sessions, source_of
 from tao.panels import html, player_words
 from tao.panels.base import guard, wrapped
+from tao.panels.fields import checked, choices_of
 from tao.panels.figure import Figure
 from tao.panels.stepper import Stepper
 from tao.playback import Playback, playback
@@ -128,16 +129,9 @@ class PlayerPanel(Stepper):
 
     def change(self, **fields: Any) -> None:
         """Fill in fields, to be run by `reset`; raises `InputError` for those that there are not."""
-        for name, value in fields.items():
-            if name not in self.fields:
-                raise InputError(f"there is no field {name!r}; the fields are {listing(list(self.fields))}")
-            options = getattr(self.fields[name], "options", None)
-            if options is None:
-                _, least, most = NUMBERS[name]
-                checks.whole(value, name, least, most)
-            elif value not in options:
-                raise InputError(f"{name} is {value!r}; it must be one of {listing(options, 20)}")
-        for name, value in fields.items():
+        if unknown := [name for name in fields if name not in self.fields]:
+            raise InputError(f"there is no field {unknown[0]!r}; the fields are {listing(list(self.fields))}")
+        for name, value in checked(fields, NUMBERS, choices_of(self.fields)).items():
             self.fields[name].value = value
 
     @guard
@@ -262,12 +256,7 @@ class PlayerPanel(Stepper):
             field.value = told[name]
 
     def _run(self, case: Case) -> None:
-        if case.policy not in POLICIES:
-            raise InputError(f"policy is {case.policy!r}; it must be one of {listing(list(POLICIES), 20)}")
-        if case.setting.delay not in DELAYS:
-            raise InputError(f"delay is {case.setting.delay!r}; it must be one of {listing(list(DELAYS))}")
-        for name, (_, least, most) in NUMBERS.items():
-            checks.whole(_told(case)[name], name, least, most)
+        checked(_told(case), NUMBERS, {"policy": list(POLICIES), "delay": list(DELAYS)})
         given = case.setting.arguments() | {"profile": self.profile, "seed": case.seed}
         given |= {"workload": source_of(case.setting.workload), "policy": arm_of(case.policy)}
         job = make_job({name: value for name, value in given.items() if name not in ("policies", "seeds")})

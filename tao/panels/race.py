@@ -17,6 +17,8 @@ from tao.checks import InputError, listing, shown
 from tao.comparisons import Comparison, compare
 from tao.panels import html, race_words
 from tao.panels.base import Panel, guard, wrapped
+from tao.panels.copytext import CopyText
+from tao.panels.fields import checked, choices_of
 from tao.panels.figure import Figure
 from tao.profiles import DEFAULT_PROFILE, Profile
 from tao.tuning import DELAYS, METRICS, PRESETS, RIVALS, STATISTICS, Setting, code
@@ -56,15 +58,15 @@ class RacePanel(Panel):
         workloads: Sequence[str] = (),
         profile: str | Profile = DEFAULT_PROFILE,
     ) -> None:
-        super().__init__()
-        self.setting = setting or Setting()
+        # Whatever is refused is refused before there are widgets, which would stay.
+        self.setting = _checked(setting or Setting(), {"delay": list(DELAYS), "statistic": STATISTICS})
         self.profile = profile
+        self._races = {self.setting: compare(**self._arguments(self.setting))}
+        super().__init__()
         self.history: list[Setting] = []
-        self._races: dict[Setting, Comparison] = {}
-        self._make_fields([*WORKLOADS, *map(str, workloads)])
+        self._make_fields(list(dict.fromkeys([*WORKLOADS, *map(str, workloads), self.setting.workload])))
         self._make_tools()
         self._fill(self.setting)
-        self._race(self.setting)
         self._lay_out()
         self._render()
 
@@ -89,34 +91,27 @@ class RacePanel(Panel):
     @property
     def pending(self) -> Setting:
         """What the fields say, which is what Run would race."""
-        rivals = tuple(name for name, box in self.rivals.items() if box.value)
+        # In the order in which they were filled in: the same rivals in another one would be pending.
+        names = dict.fromkeys([*self._filled.rivals, *self.rivals])
+        rivals = tuple(name for name in names if self.rivals[name].value)
         return Setting(**{name: field.value for name, field in self.fields.items()}, rivals=rivals)
 
     @property
     def code(self) -> str:
         """The pending setting as a program."""
-        profile = self.profile if isinstance(self.profile, str) else self.profile.name
-        return code(self.pending, profile)
+        return code(self.pending, self.profile)
 
     def change(self, **fields: Any) -> None:
         """Fill in fields, to be raced by `run`; raises `InputError` for those that there are not."""
         known = list(asdict(self.setting))
         if unknown := [name for name in fields if name not in known]:
             raise InputError(f"there is no field {unknown[0]!r}; the fields are {listing(known, 20)}")
-        for name, value in fields.items():
-            options = getattr(self.fields.get(name), "options", None)
-            if options is not None and value not in options:
-                raise InputError(f"{name} is {value!r}; it must be one of {listing(options)}")
-        if unknown := [name for name in fields.get("rivals", ()) if name not in RIVALS]:
-            raise InputError(f"rival {unknown[0]!r} is not offered; there are {listing(RIVALS)}")
-        self._fill(replace(self.pending, **fields))
+        self._fill(_checked(replace(self.pending, **fields), choices_of(self.fields)))
 
     @guard
     def run(self) -> None:
         """Race the pending setting."""
         pending = self.pending
-        if not pending.rivals:
-            raise InputError("no rival is chosen; check at least one")
         if pending != self.setting:
             self._race(pending)
             self.history.append(self.setting)
@@ -205,9 +200,7 @@ class RacePanel(Panel):
         )
         self.metrics.observe(self._on_metric, "value")
         self.file = widgets.Text(value="race.csv", description="File", layout={"width": "240px"})
-        self.copied = widgets.Textarea(
-            description="Python", rows=8, layout={"width": "98%", "display": "none"}
-        )
+        self.copied = CopyText(description="Python")
         self.exported, self.waiting = widgets.HTML(), widgets.HTML()
         hidden = {"visibility": "hidden"}  # and not away: the page must not jump
         self.progress = widgets.IntProgress(max=100, description="Racing", layout=hidden)
@@ -230,6 +223,7 @@ class RacePanel(Panel):
         ]
 
     def _fill(self, setting: Setting) -> None:
+        self._filled = setting
         for name, field in self.fields.items():
             field.value = getattr(setting, name)
         for name, box in self.rivals.items():
@@ -246,9 +240,14 @@ class RacePanel(Panel):
                 self.progress.value = int(100 * share)
 
         try:
-            self._races[setting] = compare(**setting.arguments(), profile=self.profile, progress=report)
+            self._races[setting] = compare(**self._arguments(setting), progress=report)
         finally:
             self.progress.layout.visibility = "hidden"
+
+    def _arguments(self, setting: Setting) -> dict[str, Any]:
+        if not setting.rivals:
+            raise InputError(f"no rival is chosen; take at least one of {listing(RIVALS)}")
+        return setting.arguments() | {"profile": self.profile}
 
     def _render(self) -> None:
         self.status.value = html.status(race_words.headline(self.race, self.metric))
@@ -292,8 +291,14 @@ class RacePanel(Panel):
 
     @guard
     def _on_copy(self) -> None:
-        self.copied.value = self.code
-        self.copied.layout.display = None
+        self.copied.show(self.code)
+
+
+def _checked(setting: Setting, choices: Mapping[str, Sequence[str]]) -> Setting:
+    """The setting as the fields hold it; raises `InputError` for one that they cannot."""
+    if unknown := [name for name in setting.rivals if name not in RIVALS]:
+        raise InputError(f"rival {unknown[0]!r} is not offered; there are {listing(RIVALS)}")
+    return replace(setting, **checked(vars(setting), NUMBERS, choices))
 
 
 def _plain(value: Any) -> str:

@@ -99,11 +99,28 @@ def test_a_field_is_pending_until_run_and_undo_brings_the_race_back(panel: Any, 
     assert comes(ran, lambda: spoken(panel) == before)
 
 
-def test_the_setting_can_be_copied(panel: Any) -> None:
+def selected(page: Any) -> str:
+    """What Ctrl+C would copy from the field that has the focus."""
+    return page.evaluate("""() => {
+        const {value, selectionStart, selectionEnd} = document.activeElement;
+        return value ? value.slice(selectionStart, selectionEnd) : "";
+    }""")  # type: ignore[no-any-return]
+
+
+def test_the_setting_can_be_copied(panel: Any, ran: Any) -> None:
     panel.get_by_role("button", name="Copy as Python", exact=True).press("Enter")
     code = panel.get_by_role("textbox", name="Python")
     code.wait_for()
     assert "extra_delay_s=(2.0, 10.0)" in code.input_value()
+    assert comes(ran, lambda: selected(ran) == code.input_value())
+    ran.keyboard.press("Control+C")
+    ran.keyboard.type("gone")
+    assert code.input_value() == "gone"  # the selection, which was all of it
+    ran.keyboard.press("Control+V")
+    assert "race = tao.compare(" in code.input_value()
+    panel.get_by_role("button", name="Copy as Python", exact=True).press("Enter")
+    assert comes(ran, lambda: selected(ran).startswith("import tao"))
+    assert selected(ran) == code.input_value()
 
 
 def test_nothing_serious_stands_in_anyone_s_way(panel: Any, ran: Any) -> None:
