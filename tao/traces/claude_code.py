@@ -131,9 +131,10 @@ def _input(
     reading: _Reading, chain: _Chain, row: Mapping[str, Any], message: Mapping[str, Any], at: float
 ) -> None:
     into, content = reading.into, message.get("content")
-    chain.open = False
+    waits, chain.open = not chain.open, False
     chain.compacted = chain.compacted or row.get("isCompactSummary") is True
-    if not math.isnan(at):
+    # What the client adds of its own accord, such as a skill's text, is no later input than a result.
+    if not math.isnan(at) and not (row.get("isMeta") is True and waits and not math.isnan(chain.since)):
         chain.since = at
     for part in content if isinstance(content, list) else ():
         if isinstance(part, dict) and part.get("type") == "tool_result":

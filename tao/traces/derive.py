@@ -13,6 +13,7 @@ from tao.traces.report import Ledger
 CLOCK_STEP_S = 2.0  # ours: clocks were seen to step back by 1.95 s; more than that is another order
 CHUNK = 65_536  # ours: moments at a time, as logs are long
 DIGITS = 6  # of seconds: what float64 keeps of a date
+PERSON_S = 1.0  # ours: nobody reads and answers within it; agents spend milliseconds before they ask again
 DROP = 0.8  # ours: a context below that part of the one before was cut; hidden reasoning goes up to 20 %
 
 
@@ -67,10 +68,12 @@ def derive(turns: Any, times: Mapping[str, Any], ledger: Ledger) -> None:
     first = np.nanmin(began) if np.isfinite(began).any() else 0.0
     turns["start_s"] = began - first
     turns["llm_s"] = np.where(np.isnan(times["llm"]), _least_0(ended - began), times["llm"])
-    turns["tool_s"] = np.where(np.isnan(times["tool"]), _least_0(resumed - ended), times["tool"])
     following = np.where(np.roll(same, -1), np.roll(began, -1), np.nan)
-    gap = following - np.fmax(resumed, ended)
-    gap[~(gap > 0)] = np.nan
+    gap = np.round(following - np.fmax(resumed, ended), DIGITS)
+    brief = np.where((gap > 0) & (gap < PERSON_S), gap, 0.0)
+    gap[~(gap >= PERSON_S)] = np.nan
+    spent = _least_0(resumed - ended) + brief  # the agent's own time belongs to the tools, where any returned
+    turns["tool_s"] = np.where(np.isnan(times["tool"]), spent, times["tool"])
     turns["human_s"] = np.where(np.isnan(times["human"]), gap, times["human"])
     for name in ("start_s", "llm_s", "tool_s", "human_s"):
         turns[name] = np.round(turns[name], DIGITS)

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from tao.traces.builder import Builder
+from tao.traces.derive import PERSON_S
 from tao.traces.files import Source
 from tao.traces.recording import Flag, Recording
+from tao.traces.values import scaled
 
 TITLE = "native (agentic Mooncake)"
 BLOCK_TOKENS = 512  # Mooncake FAST25: tokens that one of the `hash_ids` stands for
@@ -214,14 +216,11 @@ def _read_calls(calls: Any, turn: int, into: Builder) -> None:
 
 def _read_waits(row: Mapping[str, Any], turn: int, into: Builder) -> None:
     """What a row of Dynamo tells about the time before it: belongs after the turn before."""
-    waited, delay = row.get("tool_wait_ms"), row.get("delay")
-    scaled = [
-        x / 1000 if isinstance(x, int | float) and not isinstance(x, bool) else x for x in (waited, delay)
-    ]
-    into.take(turn, tool=scaled[0], human=scaled[1] if scaled[1] else None)
+    waited, delay = (into.seconds(scaled(row.get(key), 1e-3), turn) for key in ("tool_wait_ms", "delay"))
+    if delay < PERSON_S:  # the agent's own time
+        waited, delay = waited + delay, math.nan
+    into.take(turn, tool=waited, human=delay)
     events = row.get("tool_events")
     for event in events if isinstance(events, list) else ():
         if isinstance(event, dict):
-            ms = event.get("duration_ms")
-            seconds = ms / 1000 if isinstance(ms, int | float) and not isinstance(ms, bool) else ms
-            into.call(turn, event.get("tool_class"), seconds=seconds)
+            into.call(turn, event.get("tool_class"), seconds=scaled(event.get("duration_ms"), 1e-3))

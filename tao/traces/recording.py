@@ -28,7 +28,7 @@ TURN = np.dtype(
         ("cached_tokens", "i4"),  # as the provider reported
         ("start_s", "f8"),  # of the request, from the first moment of the recording
         ("llm_s", "f8"),  # to the end of the answer
-        ("tool_s", "f8"),  # from there to the last tool result: overlapping calls count once
+        ("tool_s", "f8"),  # from there to the last tool result, or until the agent asks again at once
         ("human_s", "f8"),  # a person's wait in place of tools, or after them
         ("flags", "i2"),
     ]

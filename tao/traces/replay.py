@@ -18,6 +18,7 @@ _NOTES = {
     "sub": "sub-agent sessions, replayed on their own",
     "drawn": "tool times not in the log, drawn by command class",
     "human": "waits for a person, replayed as recorded; each ends a job, and the session's cache stays",
+    "within": "tool calls before a person's wait, replayed as part of that wait",
     "output": "outputs that were zero or missing, set to 1 token",
     "final": "tools after the last request of a session, left out",
     "context": "requests whose prompt is zero or unknown, left out",
@@ -95,6 +96,7 @@ def _call(
     tool_s, human_s = float(turn["tool_s"]), float(turn["human_s"])
     if human_s > 0:
         counts["human"] += 1
+        counts["within"] += sum(recording.classes[kind] != HUMAN for kind in calls["tool_class"])
         return HUMAN, HUMAN, round(min(human_s + (tool_s if tool_s > 0 else 0.0), MAX_TOOL_S), 6), None
     tool, kind, asked_s = "tool", "", None
     if len(calls):
