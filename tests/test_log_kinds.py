@@ -1,7 +1,11 @@
 """Stories about logs, each told of a whole kind of them and not of one file."""
 
+import contextlib
+import gzip
 import json
 import math
+import random
+import zlib
 
 import pytest
 from hypothesis import given, settings
@@ -138,7 +142,10 @@ def rows_of_dynamo(gap):
     return [row | {"request_id": "a"}, row | {"request_id": "b", "wait_for": ["a"]} | told]
 
 
-@pytest.mark.parametrize("kind", [claude, codex, opentelemetry, dynamo, rows_of_dynamo])
+KINDS = [claude, codex, opentelemetry, dynamo, rows_of_dynamo]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @given(gap=st.integers(0, 5000).map(lambda ms: ms / 1000) | st.sampled_from([0.001, 0.999, 1.0]))
 @settings(max_examples=25, deadline=None)
 def test_only_what_takes_a_second_is_a_person(scratch, kind, gap):
@@ -179,3 +186,115 @@ def test_what_the_client_adds_after_an_answer_begins_the_next_request(log):
         said("assistant", 9, text(), "m2", used(150, 10)),
     ]
     assert load(log(*lines)).turns["llm_s"].tolist() == [1, 2]
+
+
+# Files
+
+
+def written(path, rows, first=b"", packed=False):
+    content = first + b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+    path.write_bytes(gzip.compress(content, 1) if packed else content)
+    return path
+
+
+SILENT = [{"resourceMetrics": []}, {"type": "file-history-snapshot", "messageId": "m"}, {"a": [1]}, {}]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+@settings(max_examples=15, deadline=None)
+def test_a_log_is_recognized_whatever_stands_before_what_tells_its_kind(scratch, kind, data):
+    """Lines longer than what is looked at first, hundreds of lines that tell nothing, a byte order mark."""
+    rows = kind(0)
+    plain = load(written(scratch / "plain", rows))
+    long = [
+        row | {"padding": "x" * data.draw(st.sampled_from([0, 0, 300_000, 1_500_000]))} for row in rows[:2]
+    ]
+    before = [data.draw(st.sampled_from(SILENT))] * data.draw(st.sampled_from([0, 1, 49, 50, 60, 5000]))
+    first = data.draw(st.sampled_from([b"", b"\xef\xbb\xbf", b"\n"]))
+    path = written(scratch / "odd", [*before, *long, *rows[2:]], first, data.draw(st.booleans()))
+    found = load(path)
+    assert found.report.formats == plain.report.formats
+    assert found.same(plain)
+    assert sum(count.times for count in found.report.skipped) == len(before)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+@settings(max_examples=20, deadline=None)
+def test_of_compressed_data_that_is_cut_all_that_is_there_is_read(scratch, kind, data):
+    draw = random.Random(data.draw(st.integers(0, 9)))
+    rows = [row | {"padding": f"{draw.getrandbits(3996):0999x}"} for row in kind(0)]
+    whole = written(scratch / "log", rows, packed=True).read_bytes()
+    cut = whole[: data.draw(st.integers(20, len(whole) - 1))]
+    (scratch / "log").write_bytes(cut)
+    (scratch / "plain").write_bytes(zlib.decompressobj(31).decompress(cut))
+    found, plain = load(scratch / "log"), load(scratch / "plain")
+    assert found.same(plain)
+    told = [count for count in found.report.skipped if "ends or breaks in the middle" in count.what]
+    assert [count.times for count in told] == [1]
+    assert found.report.unread == plain.report.unread
+
+
+def test_compressed_data_that_is_damaged_is_read_up_to_there(scratch):
+    zstandard = pytest.importorskip("zstandard")
+    words = [f"{random.Random(k).getrandbits(8000):x}" for k in range(500)]
+    rows = [said("assistant", k, text(word), f"m{k}", used(100 + k, 20)) for k, word in enumerate(words)]
+    packed = bytearray(zstandard.compress(written(scratch / "log", rows).read_bytes()))
+    half = len(packed) // 2
+    packed[half : half + 3000] = bytes(3000)
+    (scratch / "log").write_bytes(packed)
+    found = load(scratch / "log")
+    assert 100 < len(found.turns) < 500
+    assert any("ends or breaks in the middle" in count.what for count in found.report.skipped)
+
+
+def twice(path, folder):
+    """Ways to name a file more than once, each with whether there is a copy to tell of."""
+    copy, other = folder / "copy", folder / "inside" / "log"
+    copy.write_bytes(path.read_bytes())
+    other.parent.mkdir()
+    other.write_bytes(path.read_bytes())
+    yield (path, path), 0
+    yield (path, path.parent / "." / path.name), 0
+    yield (other.parent, other), 0
+    yield (other, other.parent), 0
+    yield (path, copy), 1
+    yield (path, folder, copy), 2
+    with contextlib.suppress(OSError):
+        (folder / "link").symlink_to(path)
+        yield (path, folder / "link"), 0
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_a_file_counts_once_however_often_it_is_named_or_copied(tmp_path, log, kind):
+    path = log(*kind(0))
+    once = load(path)
+    for paths, copies in twice(path, tmp_path):
+        found = load(*paths)
+        assert found.same(once), paths
+        assert bool(found.report.skipped) == bool(copies)
+        assert found.report.files == 1 + copies
+
+
+TABLES = {
+    "a table": "session,turn,context_tokens,output_tokens\na,0,100,5\na,1,150,5\n",
+    "a replay": "session_id,round_idx,prefix_len,input_len,output_len,tool_wait_after_ms\n0,0,0,9,1,5\n",
+    "requests": '{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}\n',
+}
+
+
+@pytest.mark.parametrize("content", TABLES.values(), ids=TABLES)
+def test_a_table_without_identities_counts_once_too(tmp_path, content):
+    path = tmp_path / "log"
+    path.write_text(content)
+    once = load(path)
+    assert len(once.turns)
+    for paths, copies in twice(path, tmp_path):
+        found = load(*paths)
+        assert found.same(once), paths
+        lines = {count.what: count.times for count in found.report.skipped}
+        told = {"lines of files that are copies of another one": copies * content.count("\n")}
+        assert lines == (told if copies else {})
+    path.write_text(content.replace("0", "1", 1))
+    assert len(load(path, tmp_path / "copy").turns) == 2 * len(once.turns)

@@ -243,7 +243,14 @@ def test_lines_too_long_are_counted_and_not_read(tmp_path):
 def bombs():
     zeros, lists = bytes(300 * MB), b"[" + b"[]," * (70 * MB // 3) + b"1]"
     rows = b'{"type":"user","sessionId":"s","message":{"content":"x"}}\n' * (100 * MB // 58)
-    return {"zeros": zeros, "lists": lists, "rows": rows, "packed twice": gzip.compress(gzip.compress(zeros))}
+    found = {
+        "zeros": zeros,
+        "lists": lists,
+        "rows": rows,
+        "packed twice": gzip.compress(gzip.compress(zeros)),
+    }
+    found["a line of lists"] = b'{"a": [' + b"[]," * (15 * MB // 3) + b"1]}\n" * 3
+    return found | {"rows that tell nothing": b'{"a":1}\n' * (100 * MB // 8)}
 
 
 def test_a_compressed_bomb_is_refused_with_a_word_on_the_limit(tmp_path):

@@ -30,7 +30,8 @@ from tao.traces import (
     weka,
 )
 from tao.traces.builder import Builder
-from tao.traces.files import Limits, Source, TooLargeError, listed, objects, parsed, paths_of
+from tao.traces.files import MB, Limits, Source, TooLargeError, crowded, listed, objects, parsed
+from tao.traces.paths import copies, paths_of
 from tao.traces.recording import CALL, TURN, Flag, Recording
 from tao.traces.report import Ledger, Report
 from tao.workload_params import Recipe
@@ -50,6 +51,9 @@ __all__ = [
 ]
 
 
+TRIED = 50  # ours: lines at the beginning of a file that decide what it is
+
+
 class Reader(NamedTuple):
     """A format: what its files consist of, whether a row of them is of this format, and how to read them.
 
@@ -60,26 +64,27 @@ class Reader(NamedTuple):
     shape: Literal["lines", "document", "table"]
     fits: Callable[[Mapping[str, Any]], bool]
     read: Callable[[Source, Builder], None]
+    anonymous: bool = False  # nothing in its rows tells a copy from another recording
 
 
 READERS: dict[str, Reader] = {
-    "native": Reader(native.TITLE, "lines", native.fits, native.read),
+    "native": Reader(native.TITLE, "lines", native.fits, native.read, True),
     "claude-code": Reader(claude_code.TITLE, "lines", claude_code.fits, claude_code.read),
     "weka": Reader(weka.TITLE, "document", weka.fits, weka.read),
     "mini-swe-agent": Reader(mini_swe.TITLE, "document", mini_swe.fits, mini_swe.read),
-    "swe-agent": Reader(swe_agent.TITLE, "document", swe_agent.fits, swe_agent.read),
+    "swe-agent": Reader(swe_agent.TITLE, "document", swe_agent.fits, swe_agent.read, True),
     "lmcache": Reader(lmcache.TITLE, "lines", lmcache.fits, lmcache.read),
-    "mooncake": Reader(mooncake.TITLE, "lines", mooncake.fits, mooncake.read),
+    "mooncake": Reader(mooncake.TITLE, "lines", mooncake.fits, mooncake.read, True),
     "thunderagent": Reader(thunderagent.TITLE, "table", thunderagent.fits, thunderagent.read),
     "terminal-bench": Reader(terminal_bench.TITLE, "document", terminal_bench.fits, terminal_bench.read),
     "codex": Reader(codex.TITLE, "lines", codex.fits, codex.read),
     "tracelab": Reader(tracelab.TITLE, "lines", tracelab.fits, tracelab.read),
-    "tracelab-replay": Reader(tracelab.REPLAY, "table", tracelab.fits_replay, tracelab.read_replay),
+    "tracelab-replay": Reader(tracelab.REPLAY, "table", tracelab.fits_replay, tracelab.read_replay, True),
     "dynamo": Reader(dynamo.TITLE, "lines", dynamo.fits, dynamo.read),
     "opentelemetry": Reader(otel.TITLE, "lines", otel.fits, otel.read),
     "asciinema": Reader(asciinema.TITLE, "lines", asciinema.fits, asciinema.read),
     "atif": Reader(atif.TITLE, "lines", atif.fits, atif.read),
-    "csv": Reader(normalized.TITLE, "table", normalized.fits, normalized.read_into),
+    "csv": Reader(normalized.TITLE, "table", normalized.fits, normalized.read_into, True),
 }
 
 
@@ -96,7 +101,9 @@ def load(
     """
     ledger, limits = Ledger(), limits or Limits()
     into = Builder(ledger, classes, keep_names)
-    for path in paths_of(list(paths)):
+    files = paths_of(list(paths))
+    twins = copies(files)
+    for path in files:
         ledger.file, ledger.line = ledger.file + 1, 0
         source = Source(path, ledger, limits)
         try:
@@ -106,6 +113,9 @@ def load(
                 ledger.unread("JSON documents that are torn or cut off" if source.torn else formats)
                 continue
             ledger.format(reader.title)
+            if path in twins and reader.anonymous:
+                ledger.skip("lines of files that are copies of another one", sum(1 for _ in source.lines()))
+                continue
             reader.read(source, into)
         except TooLargeError as e:
             ledger.unread(str(e))
@@ -115,23 +125,44 @@ def load(
 
 
 def recognized(source: Source) -> Reader | None:
-    """The format of a file: that of most of the rows at its beginning."""
+    """The format of a file: that of most of the rows at its beginning, or of the first that is of any."""
     head = source.head()
     rows: list[Mapping[str, Any]] = []
-    lines = head[: head.rfind(b"\n") + 1 or len(head)].splitlines()[:50]
+    lines = head[: head.rfind(b"\n") + 1 or len(head)].splitlines()[:TRIED]
     for line in lines:
         with contextlib.suppress(ValueError, RecursionError):
             rows += [row for row in listed(parsed(line)) if isinstance(row, dict)]
     if not rows:  # all of them torn, or one long line of several
         rows = [row for line in lines for row in objects(line, Ledger())]
-    votes = {name: sum(map(reader.fits, rows)) for name, reader in READERS.items() if reader.shape == "lines"}
-    best = max(votes, key=lambda name: votes[name])
-    if votes[best]:
-        return READERS[best]
+    found = _elected(rows) or _of_later_lines(source)
+    if found is not None:
+        return found
     if head.lstrip()[:1] in (b"{", b"["):
         return _of_document(source)
     columns = dict.fromkeys(source.columns())
     return next((r for r in READERS.values() if r.shape == "table" and r.fits(columns)), None)
+
+
+def _elected(rows: list[Mapping[str, Any]]) -> Reader | None:
+    votes = {name: sum(map(reader.fits, rows)) for name, reader in READERS.items() if reader.shape == "lines"}
+    best = max(votes, key=lambda name: votes[name])
+    return READERS[best] if votes[best] else None
+
+
+def _of_later_lines(source: Source) -> Reader | None:
+    """Of a log that begins with a long line, or with many that tell nothing: by the first line that does."""
+    odd, quiet = 0, Source(source.path, Ledger(), source.limits)
+    for line in quiet.lines(4 * source.limits.line):
+        rows: list[Any] = []
+        if len(line) < MB or not crowded(line):
+            with contextlib.suppress(ValueError, RecursionError):
+                rows = [row for row in listed(parsed(line)) if isinstance(row, dict)]
+        if rows:
+            if found := _elected(rows):
+                return found
+        elif (odd := odd + 1) == TRIED:  # a document over many lines, or a table
+            break
+    return None
 
 
 def _of_document(source: Source) -> Reader | None:

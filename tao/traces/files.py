@@ -9,17 +9,16 @@ import csv
 import gzip
 import io
 import json
+import math
 import os
 import re
-import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import orjson
 
-from tao.checks import InputError
 from tao.traces.report import Ledger
 
 MB = 1024 * 1024
@@ -31,6 +30,7 @@ MAX_RATIO = (
 )
 RATIO_FLOOR = 64 * MB
 HEAD = 256 * 1024  # of the content, to recognize the format by
+BOM = b"\xef\xbb\xbf"
 RETRIES = 32  # ours: places in a torn line at which a record may begin again
 
 
@@ -54,11 +54,12 @@ class Source:
         self.path, self.ledger, self.limits = path, ledger, limits
         self._document: dict[str, Any] | None = None
         self.torn = False  # it began as a JSON document
+        self._cut = False  # what is compressed in it ends or breaks in the middle
 
     def head(self) -> bytes:
         """The first part of the content."""
         with self._open() as stream:
-            return stream.read(HEAD)
+            return stream.read(HEAD).removeprefix(BOM)
 
     def whole(self) -> bytes:
         """All of the content; raises `TooLargeError` where it is larger than a document may be."""
@@ -68,11 +69,11 @@ class Source:
             raise TooLargeError(
                 f"a JSON document of over {self.limits.document // MB} MB; write one record per line (JSONL)"
             )
-        if sum(found.count(mark) for mark in (b",", b"[", b"{")) > MAX_VALUES:
+        if crowded(found):
             raise TooLargeError(
                 f"a JSON document of more than {MAX_VALUES:,} values; write one record per line (JSONL)"
             )
-        return found
+        return found.removeprefix(BOM)
 
     def document(self) -> dict[str, Any]:
         """The one JSON object that the file is; empty where it is none."""
@@ -123,12 +124,13 @@ class Source:
         first = next(Source(self.path, Ledger(), self.limits).lines(), b"")
         return _header(decoded(first, Ledger()))[0]
 
-    def lines(self) -> Iterator[bytes]:
-        """Its lines, but those too long; the ledger counts them all."""
+    def lines(self, most: float = math.inf) -> Iterator[bytes]:
+        """Its lines, but those too long, within so many bytes; the ledger counts them all."""
         ledger, limit, rest, long = self.ledger, self.limits.line, b"", False
         ledger.line = 0
         with self._open() as stream:
-            while chunk := stream.read(MB):
+            while most > 0 and (chunk := stream.read(MB)):
+                most -= len(chunk)
                 parts = (rest + chunk).split(b"\n")
                 rest = parts.pop()
                 for line in parts:
@@ -174,30 +176,37 @@ class Source:
             elif magic == b"\x28\xb5\x2f\xfd":
                 opened = _zstd(raw)
             else:
-                return raw if limit is None else io.BufferedReader(_Bounded(raw, raw, limit))
+                return raw if limit is None else io.BufferedReader(_Bounded(raw, raw, limit, self._broken))
             limit = limit or max(RATIO_FLOOR, MAX_RATIO * os.fstat(raw.fileno()).st_size)
-            return io.BufferedReader(_Bounded(opened, raw, limit), MB)
+            return io.BufferedReader(_Bounded(opened, raw, limit, self._broken), MB)
         except BaseException:
             raw.close()
             raise
 
+    def _broken(self, why: str) -> None:
+        if not self._cut:
+            self._cut = True
+            self.ledger.skip(f"the rest of compressed data that ends or breaks in the middle ({why})")
+
 
 class _Bounded(io.RawIOBase):
-    """Passes a stream on up to a number of bytes; closes the file below it."""
+    """Passes a stream on up to a number of bytes, or to where it breaks; closes the file below it."""
 
-    def __init__(self, stream: Any, file: BinaryIO, limit: int) -> None:
+    def __init__(self, stream: Any, file: BinaryIO, limit: int, broken: Callable[[str], None]) -> None:
         self._stream, self._file, self._left, self._limit = stream, file, limit, limit
+        self._broken = broken
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         try:
-            found = self._stream.read(min(len(buffer), 256 * 1024))
-        except (EOFError, zlib.error, OSError, ValueError) as e:
-            raise TooLargeError(
-                f"the compressed data ends or breaks in the middle ({type(e).__name__})"
-            ) from None
+            found = self._stream.read1(
+                min(len(buffer), 256 * 1024)
+            )  # `read` loses what stands before a fault
+        except Exception as e:  # each decompressor has errors of its own
+            self._broken(type(e).__name__)
+            return 0
         self._left -= len(found)
         if self._left < 0:
             raise TooLargeError(
@@ -261,6 +270,11 @@ def parsed(content: bytes) -> Any:
         return orjson.loads(content)
     except ValueError:
         return json.loads(content)
+
+
+def crowded(content: bytes) -> bool:
+    """Whether JSON holds more values than a document may: it would take too much memory once parsed."""
+    return sum(content.count(mark) for mark in (b",", b"[", b"{")) > MAX_VALUES
 
 
 def listed(x: Any) -> list[Any]:
@@ -333,28 +347,6 @@ def decoded(line: bytes, ledger: Ledger) -> str:
     except UnicodeDecodeError:
         ledger.repair("lines that are no UTF-8, read with replacement characters")
         return line.decode("utf-8", "replace")
-
-
-def paths_of(paths: list[str | os.PathLike[str]]) -> list[Path]:
-    """The files among `paths` and in the folders among them, in order of name; links are not followed.
-
-    Raises `InputError` for what is not there.
-    """
-    found: list[Path] = []
-    for given in paths:
-        path = Path(given)
-        try:
-            if path.is_dir():
-                inside = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
-                found += sorted(p for p in inside if p.is_file() and not p.is_symlink() and p.name[:1] != ".")
-            elif path.is_file():
-                found.append(path)
-            else:
-                raise FileNotFoundError(2, "no such file or folder")
-        except (ValueError, OSError) as e:
-            why = getattr(e, "strerror", None) or e
-            raise InputError(f"{os.fspath(given)!r:.200} cannot be opened ({why}); check the path") from None
-    return found
 
 
 def numbers(x: Any) -> list[int]:
