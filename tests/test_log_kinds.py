@@ -298,3 +298,50 @@ def test_a_table_without_identities_counts_once_too(tmp_path, content):
         assert lines == (told if copies else {})
     path.write_text(content.replace("0", "1", 1))
     assert len(load(path, tmp_path / "copy").turns) == 2 * len(once.turns)
+
+
+# Claude Code: pieces of an answer, copies, sub-agents
+
+
+@given(data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_pieces_of_an_answer_are_one_request_until_something_comes_between(scratch, data):
+    """Whatever usage each piece tells, and whether all of them tell the request id: the most of it counts."""
+    rows, expected, at = [], [], 0
+    constant = data.draw(st.booleans())  # a gateway's one id for all
+    for answer in range(data.draw(st.integers(1, 4))):
+        rows.append(said("user", at, text()))
+        pieces = data.draw(st.integers(1, 4))
+        grow = [data.draw(st.integers(0, 3)) for _ in range(pieces)]
+        told = [
+            used(100 * answer * (k > 0) + 7 * g, 3 * g, cache_read_input_tokens=50 * g)
+            for k, g in enumerate(grow)
+        ]
+        stop = data.draw(st.booleans())
+        for k, usage in enumerate(told):
+            at += 1
+            request = {"requestId": f"r{answer}"} if data.draw(st.booleans()) else {}
+            last = "end_turn" if stop and k == pieces - 1 else None
+            key = "gw" if constant else f"m{answer}"
+            rows.append(said("assistant", at, [], key, usage, last, **request))
+        most = max(sum(usage.values()) - usage["output_tokens"] for usage in told)
+        expected.append((most, max(3 * g for g in grow), max(50 * g for g in grow), at))
+        at += 1
+    found = load(written(scratch / "pieces", rows))
+    names = ["context_tokens", "output_tokens", "cached_tokens"]
+    assert [row[:3] for row in expected] == found.turns[names].tolist()
+    assert (found.turns["start_s"] + found.turns["llm_s"]).tolist() == [row[3] for row in expected]
+
+
+@given(ends=st.lists(st.booleans(), min_size=1, max_size=6))
+@settings(max_examples=30, deadline=None)
+def test_each_missing_output_is_estimated_whatever_the_answers_before_it_told(scratch, ends):
+    rows = []
+    for k, ended in enumerate(ends):
+        words = text("word " * 200)
+        rows += [
+            said("user", 2 * k, "x"),
+            said("assistant", 2 * k + 1, words, f"m{k}", used(100, 2), "stop" if ended else None),
+        ]
+    found = load(written(scratch / "ends", rows)).turns
+    assert found["output_tokens"].tolist() == [2 if ended else 303 for ended in ends]

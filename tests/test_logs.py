@@ -140,6 +140,7 @@ def test_an_answer_goes_on_after_a_tool_only_as_the_same_request(log):
         said("assistant", "00:01Z", call("Read"), "m1", used(100, 1), requestId="r1"),
         said("user", "00:02Z", RESULT),
         said("assistant", "00:03Z", [], "m1", used(100, 30), requestId="r1"),
+        said("user", "00:04Z", "x"),
         said("assistant", "00:05Z", [], "m1", used(140, 5), requestId="r1"),
     ]
     found = load(log(*parts))

@@ -1,7 +1,7 @@
 """Claude Code's transcripts: one JSON line per piece of an answer, per tool result, per message of a person.
 
-Lines of one message id are one request, until a person or a tool result comes between; not even then, where
-the request id and the prompt are the same, as when tools start before the answer has ended. Sub-agents
+Lines of one message id are one request, until a person or a tool result comes between; and even after that,
+where the request id and the prompt are the same, as when tools start before the answer has ended. Sub-agents
 (`isSidechain`) are sessions of their own, told apart by their chain of `parentUuid`.
 """
 
@@ -44,8 +44,10 @@ class _Chain:
 
     session: int
     turn: int = -1
-    key: tuple[Any, ...] = ()
+    key: Any = None  # the message id
+    request: Any = None
     prompt: int = -1
+    cached: int = -1
     since: float = math.nan  # the moment of the last input
     open: bool = False  # nothing has come since the last line of the answer
     chars: int = 0  # of the answer
@@ -153,22 +155,16 @@ def _answer(
         into.ledger.skip("synthetic answers, which no model gave")
         return
     usage = usage if isinstance(usage, dict) else {}
-    prompt = _prompt(usage, into)
-    key, request = message.get("id"), row.get("requestId")
-    same = chain.turn >= 0 and key is not None and chain.key == (key, request) and chain.prompt == prompt
-    if not same or not (chain.open or request is not None):
+    prompt, cached = _prompt(usage, into)
+    if not _goes_on(chain, message.get("id"), row.get("requestId"), prompt):
         _close(into, chain)
-        chain.turn = into.turn(
-            chain.session, prompt, None, usage.get("cache_read_input_tokens"), chain.since, at,
-            flags=Flag.CTX_DROP if chain.compacted else 0,
-        )  # fmt: skip
-        chain.key, chain.prompt, chain.chars, chain.said, chain.compacted = (
-            (key, request),
-            prompt,
-            0,
-            -1,
-            False,
-        )
+        flags, chain.compacted = Flag.CTX_DROP if chain.compacted else 0, False
+        chain.turn = into.turn(chain.session, prompt, None, cached, chain.since, at, flags=flags)
+        chain.key, chain.request = message.get("id"), row.get("requestId")
+        chain.prompt, chain.cached, chain.chars, chain.said, chain.ended = prompt, cached, 0, -1, False
+    elif prompt > chain.prompt or cached > chain.cached:  # an answer's first line may tell less than the last
+        chain.prompt, chain.cached = max(prompt, chain.prompt), max(cached, chain.cached)
+        into.take(chain.turn, context=chain.prompt, cached=chain.cached)
     chain.open, chain.ended = True, chain.ended or message.get("stop_reason") is not None
     into.answered(chain.turn, None, at)
     chain.said = max(chain.said, into.tokens(usage.get("output_tokens")))
@@ -179,13 +175,26 @@ def _answer(
             _part(reading, chain, part, at)
 
 
-def _prompt(usage: Mapping[str, Any], into: Builder) -> int:
-    """Tokens of the whole prompt, -1 where none of its parts is told."""
-    prompt = -1
+def _goes_on(chain: _Chain, key: Any, request: Any, prompt: int) -> bool:
+    """Whether a line is a piece of the answer being read: after other input only where all its ids say so."""
+    if chain.turn < 0 or key is None or chain.key != key:
+        return False
+    if not chain.open:
+        told = prompt > 0 and chain.prompt > 0
+        return request is not None and chain.request == request and (prompt == chain.prompt or not told)
+    if chain.request is None:
+        chain.request = request
+    return request is None or chain.request == request
+
+
+def _prompt(usage: Mapping[str, Any], into: Builder) -> tuple[int, int]:
+    """Tokens of the whole prompt, and those of it that were cached; -1 where none is told."""
+    prompt = tokens = -1
     for name in _USAGE:
-        if (part := usage.get(name)) is not None and (tokens := into.tokens(part)) >= 0:
+        tokens = into.tokens(usage.get(name))
+        if tokens >= 0:
             prompt = max(prompt, 0) + tokens
-    return prompt
+    return prompt, tokens
 
 
 def _part(reading: _Reading, chain: _Chain, part: Mapping[str, Any], at: float) -> None:
