@@ -266,7 +266,7 @@ def twice(path, folder):
         yield (path, folder / "link"), 0
 
 
-@pytest.mark.parametrize("kind", KINDS[1:])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_file_counts_once_however_often_it_is_named_or_copied(tmp_path, log, kind):
     path = log(*kind(0))
     once = load(path)
@@ -345,3 +345,100 @@ def test_each_missing_output_is_estimated_whatever_the_answers_before_it_told(sc
         ]
     found = load(written(scratch / "ends", rows)).turns
     assert found["output_tokens"].tolist() == [2 if ended else 303 for ended in ends]
+
+
+def conversation(turns):
+    """A session of so many requests, each but the last with a tool."""
+    rows = [said("user", 0, "x", uuid="u", requestId=None)]
+    for k in range(turns):
+        rows += [
+            said("assistant", 3 * k + 1, text(f"a{k}"), f"m{k}", used(100 + k, 20), uuid=f"a{k}"),
+            said("assistant", 3 * k + 2, call(f"t{k}"), f"m{k}", used(100 + k, 20), uuid=f"b{k}"),
+            said("user", 3 * k + 3, result(f"t{k}"), uuid=f"r{k}"),
+        ]
+    return rows
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_what_a_resumed_session_inherits_counts_once(scratch, data):
+    """Whether copies keep their ids, get new ones or have none, and with request ids or without."""
+    kept = data.draw(st.integers(1, 4))
+    first, lines = conversation(kept), data.draw(st.sampled_from(["same", "new", "none"]))
+    requests = data.draw(st.booleans())
+    for k, row in enumerate(first):
+        if requests and row["type"] == "assistant":
+            row["requestId"] = f"r{k}"
+        if lines == "none":
+            del row["uuid"]
+    cut = data.draw(st.integers(0, len(first)))
+    copied = [row | {"sessionId": "s2"} for row in first[:cut]]
+    for row in copied if lines == "new" else ():
+        row["uuid"] += "'"
+    more = [
+        said("user", 1000, "y", uuid="y", sessionId="s2"),
+        said("assistant", 1007, text("z"), "z", used(300, 9), uuid="z", sessionId="s2", requestId="z"),
+    ]
+    with contextlib.suppress(OSError):
+        (scratch / "two").mkdir()
+    written(scratch / "two" / "a", first)
+    written(scratch / "two" / "b", [*copied, *more])
+    found, alone = load(scratch / "two"), load(scratch / "two" / "a")
+    assert len(found.turns) == len(alone.turns) + 1
+    assert str(found.turns[:-1].tolist()) == str(alone.turns.tolist())
+    assert found.turns["llm_s"][-1] == 7
+    assert len(found.calls) == kept
+    told = sum(count.times for count in found.report.skipped)
+    assert told == cut if lines == "same" else max(0, cut - 1) <= told <= cut
+
+
+def test_sessions_that_begin_alike_at_one_moment_are_two(log):
+    """A harness starts many with the same words; gateways give all answers one id."""
+    for k in range(2):
+        rows = [said("user", 0, "x"), said("assistant", 1 + k, text(), "gw", used(100, 20))]
+        path = log(
+            *(row | {"sessionId": f"s{k}", "uuid": f"{k}{j}"} for j, row in enumerate(rows)), name=f"d/{k}"
+        )
+    found = load(path.parent)
+    assert found.turns["llm_s"].tolist() == [1, 2]
+    assert found.report.skipped == ()
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_sub_agent_is_one_whatever_lines_stand_between(scratch, data):
+    rows = [
+        said("user", 0, "x", uuid="u0"),
+        said("assistant", 1, call(name="Task"), "m1", used(100, 20), uuid="a1"),
+    ]
+    parent = None
+    turns = data.draw(st.integers(1, 4))
+    for k in range(turns):
+        more = []
+        for j in range(data.draw(st.integers(0, 3))):
+            kind = data.draw(st.sampled_from(["system", "progress", "attachment", "new"]))
+            more.append({"type": kind, "sessionId": "s", "uuid": f"x{k}.{j}"})
+        more.append(said("user", 2 + k, result(f"c{k - 1}") if k else "p", uuid=f"p{k}"))
+        more.append(said("assistant", 2.5 + k, call(f"c{k}"), f"n{k}", used(50 + k, 5), uuid=f"q{k}"))
+        for row in more:
+            rows.append(row | {"isSidechain": True, "parentUuid": parent})
+            parent = row["uuid"]
+    rows.append(said("user", 9, result(), uuid="u1"))
+    found = load(written(scratch / "side", rows))
+    assert found.sessions == ("s1", "s1.1")
+    assert found.turns["llm_s"].tolist() == [1] + turns * [0.5]
+
+
+@pytest.mark.parametrize("key", ["sessionId", "session_id", None])
+def test_sessions_without_our_name_for_them_stay_apart(tmp_path, key):
+    for k in range(3):
+        rows = [
+            said("assistant", at, text(f"{at}"), f"m{k}.{at}", used(100, 20), uuid=f"{k}.{at}")
+            for at in (1, 2)
+        ]
+        for row in rows:
+            del row["sessionId"]
+        written(tmp_path / f"{k}", [row | ({key: f"name {k}"} if key else {}) for row in rows])
+    found = load(tmp_path)
+    assert found.sessions == ("s1", "s2", "s3")
+    assert len(found.turns) == 6

@@ -8,11 +8,12 @@ where the request id and the prompt are the same, as when tools start before the
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tao.traces.builder import Builder
+from tao.traces.builder import Builder, Seen
 from tao.traces.files import Source
 from tao.traces.recording import Flag
 
@@ -61,14 +62,19 @@ class _Reading:
     """All of a file: its conversations, by session and, for sub-agents, by the ids that lead to them."""
 
     into: Builder
+    name: str  # of the session, where a line does not tell
     chains: dict[Any, _Chain] = field(default_factory=dict)
-    of_line: dict[str, Any] = field(default_factory=dict)  # uuid -> key of its sub-agent's chain
+    of_line: dict[str, tuple[str, ...]] = field(default_factory=dict)  # uuid -> key of its sub-agent's chain
     calls: dict[str, int] = field(default_factory=dict)  # tool_use id -> call
+    lines: Seen = field(default_factory=Seen)  # of this file, by their own ids
+    told: array[int] = field(
+        default_factory=lambda: array("q")
+    )  # what of them would tell a copy in another file
 
 
 def read(source: Source, into: Builder) -> None:
     """All requests and tool calls of a transcript."""
-    reading = _Reading(into)
+    reading = _Reading(into, f"file {source.ledger.file}")
     for row in source.records():
         kind, message = row.get("type"), row.get("message")
         if kind not in ("user", "assistant") or not isinstance(message, dict):
@@ -76,10 +82,13 @@ def read(source: Source, into: Builder) -> None:
             source.ledger.skip("lines without a message" if known else "lines of an unknown type")
             if kind == "system" and row.get("subtype") == "compact_boundary":
                 _chain(reading, row).compacted = True
+            else:
+                _remember(reading, row)
             continue
-        if _copied(row, message, into):
+        if _copied(row, message, reading):
             source.ledger.skip("lines that were read before (inherited history)")
-            _remember(reading, row)
+            if chain := reading.chains.get(_remember(reading, row)):
+                chain.since = math.nan  # what came before it was copied too
             continue
         chain = _chain(reading, row)
         at = into.moment(row.get("timestamp"))
@@ -89,42 +98,61 @@ def read(source: Source, into: Builder) -> None:
             _answer(reading, chain, row, message, at)
     for chain in reading.chains.values():
         _close(into, chain)
+    for key in reading.told:
+        into.seen.add(key)
 
 
-def _copied(row: Mapping[str, Any], message: Mapping[str, Any], into: Builder) -> bool:
-    """Whether this line was read before: in a resumed session's file, or as a sub-agent's inheritance."""
-    if not isinstance(uuid := row.get("uuid"), str):
-        return False
+def _copied(row: Mapping[str, Any], message: Mapping[str, Any], reading: _Reading) -> bool:
+    """Whether this line was read before: in this file by its own id, in another one by what it tells."""
+    uuid, at, answer = row.get("uuid"), row.get("timestamp"), message.get("id")
+    marks = row.get("requestId") if answer else None
+    marks = marks or _marks(message, answer)
     try:
-        key = hash((uuid, message.get("id"), row.get("requestId"), row.get("timestamp")))
+        own = hash((uuid, answer, marks, at))
+        key = hash((answer, marks, at)) if marks and at is not None else own
     except TypeError:  # a damaged line
         return False
-    if key in into.seen:
+    named = isinstance(uuid, str)
+    if ((named or key != own) and key in reading.into.seen) or (named and own in reading.lines):
         return True
-    into.seen.add(key)
+    if named:
+        reading.lines.add(own)
+    reading.told.append(key)
     return False
 
 
-def _remember(reading: _Reading, row: Mapping[str, Any]) -> None:
-    if row.get("isSidechain") is True and isinstance(row.get("uuid"), str):
-        reading.of_line[row["uuid"]] = reading.of_line.get(str(row.get("parentUuid")), row["uuid"])
+def _marks(message: Mapping[str, Any], answer: Any) -> tuple[Any, ...]:
+    """What tells a line apart where no request id does: the ids of results, or all that an answer tells."""
+    content, usage = message.get("content"), message.get("usage")
+    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    if not answer:
+        return tuple(filter(None, (part.get("tool_use_id") for part in parts)))
+    output = usage.get("output_tokens") if isinstance(usage, dict) else None
+    return "answer", output, *(part.get("id") or part.get("text") for part in parts)
+
+
+def _remember(reading: _Reading, row: Mapping[str, Any]) -> tuple[str, ...]:
+    """The key of the conversation a line belongs to; a sub-agent's lines are told by the one before."""
+    name = str(row.get("sessionId") or row.get("session_id") or reading.name)
+    if row.get("isSidechain") is not True:
+        return "main", name
+    uuid, above, agent = row.get("uuid"), row.get("parentUuid"), row.get("agentId")
+    key = reading.of_line.get(above) if isinstance(above, str) else None
+    key = ("agent", name, str(agent)) if agent else key or ("sub", name, str(uuid))
+    if isinstance(uuid, str):
+        reading.of_line[uuid] = key
+    return key
 
 
 def _chain(reading: _Reading, row: Mapping[str, Any]) -> _Chain:
     """The conversation a line belongs to."""
-    name = str(row.get("sessionId"))
-    key: Any = ("main", name)
-    if row.get("isSidechain") is True:
-        uuid, agent = str(row.get("uuid")), row.get("agentId")
-        key = reading.of_line.get(str(row.get("parentUuid")), ("sub", name, uuid))
-        key = ("agent", name, str(agent)) if agent else key
-        reading.of_line[uuid] = key
+    key = _remember(reading, row)
     found = reading.chains.get(key)
     if found is None:
         parent = -1
         if key[0] != "main":
-            main = reading.chains.get(("main", name))
-            parent = main.session if main else reading.into.session(("claude", "main", name))
+            main = reading.chains.get(("main", key[1]))
+            parent = main.session if main else reading.into.session(("claude", "main", key[1]))
         found = reading.chains[key] = _Chain(reading.into.session(("claude", *key), parent))
     return found
 
