@@ -288,7 +288,8 @@ def recordings(draw):
     """What any log may hold."""
     builder, turns = Builder(keep_names=True), []
     tokens = st.one_of(st.none(), st.integers(0, 200_000))
-    seconds = st.one_of(st.just(math.nan), st.floats(0, 1e5).map(lambda x: round(x, 6)))
+    moments = st.floats(0, 1e5) | st.floats(0, 1e9)  # days, and dozens of years
+    seconds = st.one_of(st.just(math.nan), moments.map(lambda x: round(x, 6)))
     names = [builder.session(k, draw(st.integers(-1, k - 1))) for k in range(draw(st.integers(1, 4)))]
     for _ in range(draw(st.integers(1, 12))):
         began = draw(seconds)
@@ -298,9 +299,12 @@ def recordings(draw):
             began,
             began + draw(seconds),
             prefix=draw(tokens),
+            order=draw(st.one_of(st.just(math.nan), st.integers(0, 5).map(float))),
             flags=draw(st.sampled_from([0, Flag.CTX_DROP, Flag.OUTPUT_ESTIMATED | Flag.ERROR])),
         )
         turns.append(turn)
+        if draw(st.booleans()):
+            builder.take(turn, human=draw(seconds), llm=draw(seconds))
         for _ in range(draw(st.integers(0, 3))):
             tool = draw(st.sampled_from(["Bash", "Read", "tool", "AskUserQuestion", "mine"]))
             command = draw(st.sampled_from([None, "ls", "sleep 5", "pytest"]))

@@ -158,13 +158,13 @@ class Builder:
         """Something is odd about a turn."""
         self._turn["flags"][turn] |= flag
 
-    def take(self, turn: int, **seconds: Any) -> None:
+    def take(self, turn: int, most_s: float = MAX_TOOL_S, **seconds: Any) -> None:
         """Durations that the log tells itself: `tool`, `human`, `llm`; also tokens, by their names."""
         for name, value in seconds.items():
             if name in self._turn:
                 self._turn[name][turn] = self.tokens(value)
             else:
-                self._time[name][turn] = self.seconds(value, turn)
+                self._time[name][turn] = self.seconds(value, turn, most_s)
 
     def call(
         self,
@@ -219,12 +219,12 @@ class Builder:
             self.ledger.repair("counts that are no whole number from 0 to 2^30, taken as unknown")
         return -1
 
-    def seconds(self, x: Any, turn: int = -1) -> float:
+    def seconds(self, x: Any, turn: int = -1, most_s: float = MAX_TOOL_S) -> float:
         """A duration, nan where it is none; below zero it is 0, and its turn is flagged."""
         if x is None or (isinstance(x, float) and math.isnan(x)):
             return math.nan
-        if isinstance(x, bool) or not isinstance(x, int | float) or x > MAX_TOOL_S or x < -MAX_TOOL_S:
-            self.ledger.repair(f"durations that are no number up to {MAX_TOOL_S:,.0f} s, taken as unknown")
+        if isinstance(x, bool) or not isinstance(x, int | float) or not -most_s <= x <= most_s:
+            self.ledger.repair(f"durations that are no number up to {most_s:,.0f} s, taken as unknown")
             return math.nan
         if x < 0:
             self.ledger.repair("durations below zero (a clock stepped back), taken as 0")

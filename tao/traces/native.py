@@ -22,6 +22,7 @@ from tao.traces.values import scaled
 TITLE = "native (agentic Mooncake)"
 BLOCK_TOKENS = 512  # Mooncake FAST25: tokens that one of the `hash_ids` stands for
 _BLOCKS = (16, 32, 64, 128, 256, 512, 1024)
+MOST_S = 1e10  # of a wait: hundreds of years
 _TIMES = ("start_s", "llm_s", "tool_s", "human_s")
 
 
@@ -152,20 +153,22 @@ def read(source: Source, into: Builder) -> None:
         ids = row["hash_ids"] if isinstance(row.get("hash_ids"), list) else []
         prefix = told.get("prefix_tokens") if told else _prefix(row, ids, blocks.get(session))
         blocks[session] = ids
-        began = told.get("start_s") if told else into.moment(row.get("timestamp"), 1e-3)
+        began = into.moment(told.get("start_s")) if told else into.moment(row.get("timestamp"), 1e-3)
+        place = str(row.get("request_id")).rpartition(":")[2] if told else ""
         turn = into.turn(
             session,
             row.get("input_length"),
             row.get("output_length"),
             told.get("cached_tokens"),
-            into.seconds(began),
+            began,
             prefix=prefix,
+            order=float(place) if place.isdecimal() else math.nan,
             flags=_flags(told.get("flags")),
         )
         if isinstance(row.get("request_id"), str):
             turn_of[row["request_id"]] = session
         if told:
-            into.take(turn, **{t: told.get(f"{t}_s") for t in ("llm", "tool", "human")})
+            into.take(turn, MOST_S, **{t: told.get(f"{t}_s") for t in ("llm", "tool", "human")})
             _read_calls(told.get("calls"), turn, into)
         elif name in last:
             _read_waits(row, last[name], into)
