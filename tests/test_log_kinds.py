@@ -7,11 +7,13 @@ import math
 import random
 import zlib
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tao.traces import load, replay
+from tao.traces import export, load, replay
+from tao.traces.builder import Builder
 from tao.traces.derive import PERSON_S
 
 DAY = "2026-01-01T00:"
@@ -442,3 +444,58 @@ def test_sessions_without_our_name_for_them_stay_apart(tmp_path, key):
     found = load(tmp_path)
     assert found.sessions == ("s1", "s2", "s3")
     assert len(found.turns) == 6
+
+
+# Sub-agents in rows of agentic Mooncake
+
+
+def request(key, session, at, **told):
+    row = {"request_id": key, "session_id": session, "input_length": 600, "output_length": 10}
+    return row | {"hash_ids": [1, 2], "timestamp": at * 1000.0} | told
+
+
+@pytest.mark.parametrize("named", ["branches", "wait_for", "both"])
+@given(children=st.integers(1, 3), rest=st.integers(0, 3000), delay=st.sampled_from([None, 12.0, 5000.0]))
+@settings(max_examples=25, deadline=None)
+def test_a_parent_waits_as_long_as_its_children_and_more(scratch, named, children, rest, delay):
+    spawned = [f"c{k}" for k in range(children)]
+    rows = [request("r1", "p", 0, branches=spawned if named != "wait_for" else [])]
+    for k, key in enumerate(spawned):
+        waits = {"wait_for": ["r1"]} if named != "branches" else {}
+        rows.append(request(key, f"s{key}", 1 + k / 10, **waits))
+        rows.append(request(f"d{k}", f"s{key}", 40 + k, wait_for=[key], tool_wait_ms=30000.0))
+    waits = ["r1", *(f"d{k}" for k in range(children))]
+    rows.append(request("r2", "p", 61, wait_for=waits, tool_wait_ms=float(rest), delay=delay))
+    found = load(written(scratch / "agents", rows))
+    assert found.parents.tolist() == [-1] + children * [0]
+    person = 5 if delay == 5000 else 0
+    assert found.turns["tool_s"][0] == pytest.approx(60 - person)
+    assert np.nan_to_num(found.turns["human_s"][0]) == person
+    assert found.turns["tool_s"][2::2].tolist() == children * [30]
+
+
+@given(data=st.data())
+@settings(max_examples=50, deadline=None)
+def test_what_a_parent_waits_for_its_child_is_written_once(scratch, data):
+    """Whoever replays the rows comes to the moments of the recording, waits and rests added up."""
+    builder = Builder()
+    spent = [data.draw(st.integers(1, 50)) for _ in range(6)]
+    parent, child = builder.session("p"), builder.session("c", 0)
+    turn = builder.turn(parent, 100, 5, None, 0.0, spent[0])
+    task = builder.call(turn, "Task", began=float(spent[0]))
+    at = spent[0] + spent[1]
+    inner = builder.turn(child, 50, 5, None, at, at + spent[2])
+    builder.result(builder.call(inner, "Bash", began=at + spent[2]), at + spent[2] + spent[3])
+    at += spent[2] + spent[3]
+    builder.turn(child, 70, 5, None, at, at + spent[4])
+    builder.result(task, at + spent[4] + spent[5])
+    builder.turn(parent, 150, 5, None, at + spent[4] + spent[5], at + 100.0)
+    recording = builder.finish()
+    export.write(recording, scratch / "agents", "dynamo")
+    rows = {row["request_id"]: row for row in map(json.loads, (scratch / "agents").read_text().splitlines())}
+    last = rows["s1:1"]
+    assert last["wait_for"] == ["s1:0", "s1.1:1"]
+    assert last["tool_wait_ms"] == spent[5] * 1000
+    assert rows["s1.1:1"]["timestamp"] + (spent[4] + spent[5]) * 1000 == last["timestamp"]
+    export.write(recording, scratch / "agents")
+    assert load(scratch / "agents").same(recording)

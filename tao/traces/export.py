@@ -98,8 +98,8 @@ FORMATS: dict[str, Format] = {
     "dynamo": Format(
         _dynamo,
         "command classes, seconds asked for, cached tokens, whether tokens are estimated, other oddities, "
-        "how long answers took, calls after the last request, requests whose prompt is unknown; prefixes "
-        "are whole blocks of 512 tokens",
+        "how long answers took and tools that last as long as a sub-agent, calls after the last request, "
+        "requests whose prompt is unknown; prefixes are whole blocks of 512 tokens",
     ),
     "mooncake": Format(
         _mooncake,

@@ -17,7 +17,7 @@ from tao.traces.builder import Builder
 from tao.traces.derive import PERSON_S
 from tao.traces.files import Source
 from tao.traces.recording import Flag, Recording
-from tao.traces.values import scaled
+from tao.traces.values import scaled, texts
 
 TITLE = "native (agentic Mooncake)"
 BLOCK_TOKENS = 512  # Mooncake FAST25: tokens that one of the `hash_ids` stands for
@@ -62,7 +62,7 @@ def rows(recording: Recording, ours: bool = True) -> Iterator[dict[str, Any]]:
             "wait_for": [_id(recording, other) for other in waits.get(row, ())],
             "branches": [_id(recording, other) for other in branches.get(row, ())],
             "prefix_reset": not kept,
-            "tool_wait_ms": _ms(before["tool_s"]) if before is not None else None,
+            "tool_wait_ms": _ms(_wait(recording, row, waits[row])) if before is not None else None,
             "tool_events": _events(recording, row - 1) if before is not None else [],
         }
         yield told | ({"tao": _ours(recording, row, session, place)} if ours else {})
@@ -116,9 +116,19 @@ def _links(recording: Recording) -> tuple[dict[int, list[int]], dict[int, list[i
             spawn = int(first[parent] + before[-1])
             branches.setdefault(spawn, []).append(begin)
             waits.setdefault(begin, []).append(spawn)
-            if spawn + 1 < first[parent + 1]:
+            # A parent that asks again while its child still does has not waited for it.
+            if spawn + 1 < first[parent + 1] and not turns["start_s"][end - 1] >= turns["start_s"][spawn + 1]:
                 waits.setdefault(spawn + 1, []).append(end - 1)
     return waits, branches
+
+
+def _wait(recording: Recording, row: int, waits: list[int]) -> float:
+    """Seconds of tools before a turn; where it waits for a sub-agent, only those after that one's end."""
+    before, (_, *joined) = recording.turns[row - 1], waits
+    if not joined:
+        return float(before["tool_s"])
+    ended = [recording.turns["start_s"][k] + recording.turns["llm_s"][k] for k in joined]
+    return max(0.0, float(before["start_s"] + before["llm_s"] + before["tool_s"] - np.max(ended)))
 
 
 def _id(recording: Recording, row: int) -> str:
@@ -143,6 +153,7 @@ def read(source: Source, into: Builder) -> None:
     last: dict[str, int] = {}  # turn by session
     blocks: dict[int, list[Any]] = {}  # the hash ids of a session's last prompt
     turn_of: dict[str, int] = {}  # session by request, for the parents
+    begun, asked = dict[int, float](), dict[int, float]()  # moments of a session's first and last request
     for row in source.records():
         if not fits(row):
             source.ledger.skip("rows that are no requests")
@@ -167,12 +178,18 @@ def read(source: Source, into: Builder) -> None:
         )
         if isinstance(row.get("request_id"), str):
             turn_of[row["request_id"]] = session
+        for child in texts(row.get("branches")):
+            turn_of.setdefault(child, session)  # until its own row comes
         if told:
             into.take(turn, MOST_S, **{t: told.get(f"{t}_s") for t in ("llm", "tool", "human")})
             _read_calls(told.get("calls"), turn, into)
         elif name in last:
-            _read_waits(row, last[name], into)
+            waits = [turn_of.get(other, session) for other in texts(row.get("wait_for"))]
+            joined = [begun.get(other, math.nan) for other in waits if other != session]
+            _read_waits(row, last[name], _since(joined, asked[session], began), into)
         last[name] = turn
+        begun.setdefault(session, began)
+        asked[session] = began
 
 
 def _parent(
@@ -180,9 +197,8 @@ def _parent(
 ) -> int:
     if told:
         return into.session(("native", str(told["parent"]))) if "parent" in told else -1
-    waits = row.get("wait_for")
-    first = waits[0] if isinstance(waits, list) and waits else None
-    return known.get(first, -1) if isinstance(first, str) else -1
+    named = [*texts([row.get("request_id")]), *texts(row.get("wait_for"))[:1]]
+    return next((known[other] for other in named if other in known), -1)
 
 
 def _prefix(row: Mapping[str, Any], ids: list[Any], before: list[Any] | None) -> int | None:
@@ -217,12 +233,21 @@ def _read_calls(calls: Any, turn: int, into: Builder) -> None:
             )
 
 
-def _read_waits(row: Mapping[str, Any], turn: int, into: Builder) -> None:
+def _since(joined: list[float], asked: float, now: float) -> float | None:
+    """Seconds since the first of some sessions began, nan if before the last request; None: of none."""
+    return (now - min(joined) if min(joined) >= asked else math.nan) if joined else None
+
+
+def _read_waits(row: Mapping[str, Any], turn: int, spent: float | None, into: Builder) -> None:
     """What a row of Dynamo tells about the time before it: belongs after the turn before."""
     waited, delay = (into.seconds(scaled(row.get(key), 1e-3), turn) for key in ("tool_wait_ms", "delay"))
-    if delay < PERSON_S:  # the agent's own time
-        waited, delay = waited + delay, math.nan
-    into.take(turn, tool=waited, human=delay)
+    person = delay >= PERSON_S
+    if spent is not None:  # of a wait for another session the row tells only what comes after that one's end
+        into.ledger.repair("tool times that another session is a part of, reckoned from when that one began")
+        waited = spent - delay if person else spent
+    elif delay < PERSON_S:  # the agent's own time
+        waited += delay
+    into.take(turn, tool=waited, human=delay if person else None)
     events = row.get("tool_events")
     for event in events if isinstance(events, list) else ():
         if isinstance(event, dict):

@@ -21,6 +21,11 @@ def mappings(x: Any) -> Iterator[Mapping[str, Any]]:
     return (part for part in (x if isinstance(x, list) else ()) if isinstance(part, dict))
 
 
+def texts(x: Any) -> list[str]:
+    """The texts in a list."""
+    return [part for part in x if isinstance(part, str)] if isinstance(x, list) else []
+
+
 def name(x: Any) -> str | None:
     """A text, or a number as text, that may name something."""
     if isinstance(x, int) and not isinstance(x, bool) and abs(x) < _LARGEST:
