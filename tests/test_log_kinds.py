@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tao.traces import export, load, replay
+from tao.model import InputError
+from tao.traces import export, load, normalized, open_workload, replay
 from tao.traces.builder import Builder
 from tao.traces.derive import PERSON_S
 
@@ -499,3 +500,64 @@ def test_what_a_parent_waits_for_its_child_is_written_once(scratch, data):
     assert rows["s1.1:1"]["timestamp"] + (spent[4] + spent[5]) * 1000 == last["timestamp"]
     export.write(recording, scratch / "agents")
     assert load(scratch / "agents").same(recording)
+
+
+# Tables
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_table_and_our_own_format_wait_alike(scratch, data):
+    """What is replayed of a recording between requests is the same whichever way it was written."""
+    builder = Builder()
+    seconds = st.sampled_from([math.nan, 0.0, 2.5, 300.0, 5e6])
+    for _ in range(data.draw(st.integers(2, 6))):
+        turn = builder.turn(builder.session("a"), 100, 20)
+        tool_s, human_s = data.draw(seconds), data.draw(seconds)
+        builder.take(turn, 1e9, tool=tool_s, human=human_s)
+        if not math.isnan(tool_s) or data.draw(st.booleans()):
+            builder.call(turn, "Bash", "pytest", seconds=min(tool_s, 1e6))
+    recording = builder.finish()
+    found = []
+    for form in ("native", "csv"):
+        lost = export.write(recording, scratch / "table", form)
+        found.append(open_workload(scratch / "table").tasks[0].turns)
+    assert "beyond 1,000,000 s" in lost
+    for one, other, turn in zip(*found, recording.turns, strict=True):
+        assert (one.tool, one.tool_class) == (other.tool, other.tool_class)
+        if not math.isnan(turn["tool_s"]) or turn["human_s"] >= 0:
+            assert one.tool_s == other.tool_s
+
+
+SECRET = "hunter2"
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_what_is_wrong_in_a_table_is_told_by_its_place_alone(scratch, data):
+    """Secrets in any cells, names of columns among them, and lines that are torn or are no table."""
+    names = [
+        "session",
+        "turn",
+        "context_tokens",
+        "output_tokens",
+        "tool_seconds",
+        "human_seconds",
+        "cached_tokens",
+    ]
+    rows = [names, *(["a", str(k), "100", "20", "1.5", "", "50"] for k in range(3))]
+    for _ in range(data.draw(st.integers(1, 3))):
+        row = rows[data.draw(st.integers(0, 3))]
+        place = data.draw(st.integers(0, len(row) - 1))
+        row[place] = data.draw(
+            st.sampled_from([SECRET, f"{row[place]}{SECRET}", f'"{SECRET}', f"{SECRET},1", ""])
+        )
+    path = scratch / "wrong"
+    path.write_text("\n".join(",".join(row) for row in rows))
+    told = "line"
+    try:
+        normalized.read(path)
+    except InputError as e:
+        told = str(e)
+    assert "line" in told
+    assert SECRET not in told

@@ -13,13 +13,9 @@ import numpy as np
 
 from tao.checks import InputError
 from tao.traces import native
+from tao.traces.normalized import COLUMNS
 from tao.traces.recording import Flag, Recording
-
-COLUMNS = (
-    *("session", "turn", "kind", "context_tokens", "output_tokens", "out_src", "cached_tokens"),
-    *("tool", "tool_class", "tool_seconds", "sleep_req", "human_seconds", "llm_seconds", "t_start"),
-    *("tools", "flags"),
-)
+from tao.workloads import MAX_TOOL_S
 
 
 class Format(NamedTuple):
@@ -68,10 +64,10 @@ def _csv(recording: Recording) -> Iterator[str]:
                 _tokens(turn["cached_tokens"]),
                 tool,
                 kind,
-                _seconds(turn["tool_s"]),
+                _seconds(turn["tool_s"], MAX_TOOL_S),
                 _seconds(calls["asked_s"][longest]) if len(calls) else "",
-                _seconds(turn["human_s"]),
-                _seconds(turn["llm_s"]),
+                _seconds(turn["human_s"], MAX_TOOL_S),
+                _seconds(turn["llm_s"], MAX_TOOL_S),
                 _seconds(turn["start_s"]),
                 "|".join(f"{a}/{b}:{_seconds(c)}" for (a, b), c in zip(names, calls["seconds"], strict=True)),
                 "+".join(flag.name.lower() for flag in flags if flag.name),
@@ -89,8 +85,8 @@ def _tokens(x: int) -> str:
     return "" if x < 0 else str(x)
 
 
-def _seconds(x: float) -> str:
-    return "" if np.isnan(x) else repr(round(float(x), 6))
+def _seconds(x: float, most: float = np.inf) -> str:
+    return "" if np.isnan(x) else repr(round(min(float(x), most), 6))
 
 
 FORMATS: dict[str, Format] = {
@@ -109,7 +105,7 @@ FORMATS: dict[str, Format] = {
     "csv": Format(
         _csv,
         "seconds asked for by calls that are not the longest of their turn, which session started a "
-        "sub-agent beyond its name, prefixes known from block hashes",
+        "sub-agent beyond its name, prefixes known from block hashes, how far waits go beyond 1,000,000 s",
     ),
 }
 

@@ -28,9 +28,14 @@ from tao.traces.builder import Builder
 from tao.traces.files import Source, number
 from tao.traces.recording import Flag
 from tao.traces.stand_ins import drawn
-from tao.workloads import HUMAN, Task, Turn, Workload, check_seconds
+from tao.workloads import HUMAN, MAX_TOOL_S, Task, Turn, Workload
 
 TITLE = "CSV, a row per turn"
+COLUMNS = (
+    *("session", "turn", "kind", "context_tokens", "output_tokens", "out_src", "cached_tokens"),
+    *("tool", "tool_class", "tool_seconds", "sleep_req", "human_seconds", "llm_seconds", "t_start"),
+    *("tools", "flags"),
+)
 NEEDED = ("session", "turn", "context_tokens", "output_tokens")
 
 
@@ -75,6 +80,7 @@ _NOTES = {
     "sub": "sub-agent sessions, replayed on their own",
     "drawn": "tool times not in the file, drawn by command class",
     "human": "waits for a person, replayed as recorded as tool 'human'",
+    "within": "tool calls before a person's wait, replayed as part of that wait",
     "output": "outputs that were zero or missing, set to 1 token",
     "final": "tools after the last request of a session, left out",
     "repeated": "rows that repeat a turn number of their session, kept in file order",
@@ -109,11 +115,13 @@ def _prefix(row: _Row, before: Turn) -> int:
 
 def _call(row: _Row, rng: np.random.Generator, counts: Counter[str]) -> tuple[str, str, float, float | None]:
     """(tool, class, seconds, seconds asked of `sleep`) of the call after `row`."""
+    untold = row.tool_s is None and not row.tool
+    if row.human_s is not None and (row.human_s > 0 or untold):
+        counts["human"] += 1
+        counts["within"] += bool(row.tool) and row.tool_class != HUMAN
+        return HUMAN, HUMAN, min(row.human_s + (row.tool_s or 0.0), MAX_TOOL_S), None
     if row.tool_s is not None:
         return row.tool or "tool", row.tool_class, row.tool_s, row.sleep_s
-    if row.human_s is not None and not row.tool:
-        counts["human"] += 1
-        return HUMAN, HUMAN, row.human_s, None
     counts["drawn"] += 1
     tool = row.tool or "tool"
     return tool, row.tool_class, *drawn(row.tool_class, row.sleep_s, rng)
@@ -164,14 +172,18 @@ def _check_header(path: Path, header: list[str]) -> None:
             "such as terminal_bench_mini_sonnet4.csv.gz"
         )
     if missing:
-        found = ", ".join(header)[:200] or "nothing"
+        ours = [c for c in header if c in COLUMNS]
+        found = (
+            ", ".join(ours + [f"{len(header) - len(ours)} unknown"] * (len(header) > len(ours))) or "nothing"
+        )
         raise InputError(
             f"{path}, line 1: no column {', '.join(missing)} (found: {found}); "
             f"the first line must name {', '.join(NEEDED)}, parted by commas"
         )
     repeated = [c for c, n in Counter(header).items() if n > 1]
     if repeated:
-        raise InputError(f"{path}, line 1: column {repeated[0]!r} appears twice; remove one")
+        place = header.index(repeated[0]) + 1
+        raise InputError(f"{path}, line 1: the name of column {place} appears twice; remove one")
 
 
 def _row(cells: dict[str, str], where: str) -> _Row:
@@ -201,9 +213,9 @@ def _whole_cell(cells: dict[str, str], column: str, where: str, least: int) -> i
         return None
     # pandas writes whole numbers as 12.0 where a column has gaps
     found = re.fullmatch(r"(\d{1,15})(\.0*)?", text, re.ASCII)
-    value = int(found[1]) if found else text
-    checks.whole(value, f"{where}: {column}", least)
-    return int(value)
+    if found is None or not least <= int(found[1]) <= checks.MAX_TOKENS:  # never quoted: logs are private
+        raise InputError(f"{where}: {column} is no whole number from {least} to 2**40; mend that cell")
+    return int(found[1])
 
 
 def _seconds_cell(cells: dict[str, str], column: str, where: str) -> float | None:
@@ -211,11 +223,14 @@ def _seconds_cell(cells: dict[str, str], column: str, where: str) -> float | Non
     if not text:
         return None
     try:
-        value: float | str = float(text)
+        value = float(text)
     except ValueError:
-        value = text
-    check_seconds(value, f"{where}: {column}")
-    return float(value)
+        value = math.nan
+    if not 0 <= value <= MAX_TOOL_S:
+        raise InputError(
+            f"{where}: {column} is no number of seconds from 0 to {MAX_TOOL_S:,.0f}; mend that cell"
+        )
+    return value
 
 
 _SECONDS = ("tool_seconds", "sleep_req", "human_seconds", "llm_seconds")

@@ -94,7 +94,7 @@ def _call(
     turn = recording.turns[row]
     calls = recording.calls[recording.first_call[row] : recording.first_call[row + 1]]
     tool_s, human_s = float(turn["tool_s"]), float(turn["human_s"])
-    if human_s > 0:
+    if human_s > 0 or (human_s == 0 and np.isnan(tool_s) and not len(calls)):
         counts["human"] += 1
         counts["within"] += sum(recording.classes[kind] != HUMAN for kind in calls["tool_class"])
         return HUMAN, HUMAN, round(min(human_s + (tool_s if tool_s > 0 else 0.0), MAX_TOOL_S), 6), None
