@@ -30,8 +30,7 @@ from tao.traces import (
     weka,
 )
 from tao.traces.builder import Builder
-from tao.traces.files import MB, Limits, Source, TooLargeError, crowded, listed, objects, parsed
-from tao.traces.paths import copies, paths_of
+from tao.traces.files import MB, Limits, Source, TooLargeError, crowded, listed, objects, parsed, paths_of
 from tao.traces.recording import CALL, TURN, Flag, Recording
 from tao.traces.report import Ledger, Report
 from tao.workload_params import Recipe
@@ -101,9 +100,7 @@ def load(
     """
     ledger, limits = Ledger(), limits or Limits()
     into = Builder(ledger, classes, keep_names)
-    files = paths_of(list(paths))
-    twins = copies(files)
-    for path in files:
+    for path in paths_of(list(paths)):
         ledger.file, ledger.line = ledger.file + 1, 0
         source = Source(path, ledger, limits)
         try:
@@ -113,7 +110,7 @@ def load(
                 ledger.unread("JSON documents that are torn or cut off" if source.torn else formats)
                 continue
             ledger.format(reader.title)
-            if path in twins and reader.anonymous:
+            if reader.anonymous and into.copied(source.digest()):
                 ledger.skip("lines of files that are copies of another one", sum(1 for _ in source.lines()))
                 continue
             reader.read(source, into)

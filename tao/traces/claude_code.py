@@ -67,9 +67,7 @@ class _Reading:
     of_line: dict[str, tuple[str, ...]] = field(default_factory=dict)  # uuid -> key of its sub-agent's chain
     calls: dict[str, int] = field(default_factory=dict)  # tool_use id -> call
     lines: Seen = field(default_factory=Seen)  # of this file, by their own ids
-    told: array[int] = field(
-        default_factory=lambda: array("q")
-    )  # what of them would tell a copy in another file
+    told: array[int] = field(default_factory=lambda: array("q"))  # what tells their copies elsewhere
 
 
 def read(source: Source, into: Builder) -> None:

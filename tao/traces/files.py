@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import hashlib
 import io
 import json
 import math
@@ -19,15 +20,14 @@ from typing import Any, BinaryIO
 
 import orjson
 
+from tao.checks import InputError
 from tao.traces.report import Ledger
 
 MB = 1024 * 1024
 MAX_LINE = 16 * MB  # no request of any agent is longer; a file without line ends is
 MAX_VALUES = 5_000_000  # ours: in a document; each takes up to 64 bytes once parsed
 MAX_DOCUMENT = 256 * MB  # ours: parsed as a whole, it takes several times that
-MAX_RATIO = (
-    200  # ours: agents' logs shrink to a tenth; what shrinks more than this, past the floor, is a bomb
-)
+MAX_RATIO = 200  # ours: agents' logs shrink to a tenth; past the floor, what shrinks more is a bomb
 RATIO_FLOOR = 64 * MB
 HEAD = 256 * 1024  # of the content, to recognize the format by
 BOM = b"\xef\xbb\xbf"
@@ -74,6 +74,11 @@ class Source:
                 f"a JSON document of more than {MAX_VALUES:,} values; write one record per line (JSONL)"
             )
         return found.removeprefix(BOM)
+
+    def digest(self) -> str:
+        """What tells the file from any that does not hold the very same."""
+        with self.path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def document(self) -> dict[str, Any]:
         """The one JSON object that the file is; empty where it is none."""
@@ -201,10 +206,8 @@ class _Bounded(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         try:
-            found = self._stream.read1(
-                min(len(buffer), 256 * 1024)
-            )  # `read` loses what stands before a fault
-        except Exception as e:  # each decompressor has errors of its own
+            found = self._stream.read1(min(len(buffer), 256 * 1024))
+        except Exception as e:  # each decompressor has its own; `read` would lose what stands before it
             self._broken(type(e).__name__)
             return 0
         self._left -= len(found)
@@ -326,11 +329,8 @@ def _salvaged(line: bytes, ledger: Ledger) -> Iterator[dict[str, Any]]:
 def _stands_alone(text: str, at: int, end: int) -> bool:
     """Whether an object in a torn line is a record, and no part of what is torn."""
     after = _past_blank(text, end)
-    return text[after : after + 1] in ("", "{") and text[max(0, at - 9) : at].rstrip()[-1:] not in (
-        "[",
-        ":",
-        ",",
-    )
+    before = text[max(0, at - 9) : at].rstrip()[-1:]
+    return text[after : after + 1] in ("", "{") and before not in ("[", ":", ",")
 
 
 def _past_blank(text: str, at: int) -> int:
@@ -349,6 +349,31 @@ def decoded(line: bytes, ledger: Ledger) -> str:
         return line.decode("utf-8", "replace")
 
 
+def paths_of(paths: list[str | os.PathLike[str]]) -> list[Path]:
+    """The files among `paths` and in the folders among them, each once, in order of name.
+
+    Links in folders are not followed. Raises `InputError` for what is not there.
+    """
+    found: dict[Path, Path] = {}  # by where it really is
+    for given in paths:
+        path = Path(given)
+        try:
+            if path.is_dir():
+                inside = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
+                inside = (p for p in inside if p.is_file() and not p.is_symlink() and p.name[:1] != ".")
+                here = sorted(inside)
+            elif path.is_file():
+                here = [path]
+            else:
+                raise FileNotFoundError(2, "no such file or folder")
+            for one in here:
+                found.setdefault(one.resolve(), one)
+        except (ValueError, OSError) as e:
+            why = getattr(e, "strerror", None) or e
+            raise InputError(f"{os.fspath(given)!r:.200} cannot be opened ({why}); check the path") from None
+    return list(found.values())
+
+
 def numbers(x: Any) -> list[int]:
     """A list of whole numbers, empty where it is none.
 
@@ -365,14 +390,9 @@ def number(text: str | None) -> int | float | str | None:
     (12, 0.5, 'x', None)
     """
     text = (text or "").strip()
-    try:
-        return int(text)
-    except ValueError:
-        return _float(text)
-
-
-def _float(text: str) -> float | str | None:
-    try:
-        return float(text)
-    except ValueError:
-        return text or None
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text or None

@@ -167,15 +167,10 @@ def read(source: Source, into: Builder) -> None:
         began = into.moment(told.get("start_s")) if told else into.moment(row.get("timestamp"), 1e-3)
         place = str(row.get("request_id")).rpartition(":")[2] if told else ""
         turn = into.turn(
-            session,
-            row.get("input_length"),
-            row.get("output_length"),
-            told.get("cached_tokens"),
-            began,
-            prefix=prefix,
-            order=float(place) if place.isdecimal() else math.nan,
+            session, row.get("input_length"), row.get("output_length"), told.get("cached_tokens"), began,
+            prefix=prefix, order=float(place) if place.isdecimal() else math.nan,
             flags=_flags(told.get("flags")),
-        )
+        )  # fmt: skip
         if isinstance(row.get("request_id"), str):
             turn_of[row["request_id"]] = session
         for child in texts(row.get("branches")):
@@ -222,15 +217,9 @@ def _flags(names: Any) -> int:
 def _read_calls(calls: Any, turn: int, into: Builder) -> None:
     for call in calls if isinstance(calls, list) else ():
         if isinstance(call, dict):
-            kind = call.get("class")
-            seconds, asked = call.get("seconds"), call.get("asked_s")
-            into.call(
-                turn,
-                call.get("tool"),
-                seconds=seconds,
-                asked=asked,
-                kind=kind if isinstance(kind, str) else "",
-            )
+            kind, seconds, asked = call.get("class"), call.get("seconds"), call.get("asked_s")
+            kind = kind if isinstance(kind, str) else ""
+            into.call(turn, call.get("tool"), seconds=seconds, asked=asked, kind=kind)
 
 
 def _since(joined: list[float], asked: float, now: float) -> float | None:
