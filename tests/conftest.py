@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hypothesis
 import pytest
 import strategies
 
 from tao import assign
+
+hypothesis.settings.register_profile("tao", deadline=None)  # how fast an example is depends on the machine
+hypothesis.settings.load_profile("tao")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -168,7 +168,7 @@ def laws(draw, mixture=False):
 # Servers whose law is known
 
 
-@settings(max_examples=3, deadline=None, phases=QUICK)
+@settings(max_examples=3, phases=QUICK)
 @given(laws(), st.booleans(), st.sampled_from([0.0, 0.004]))
 def test_the_fitted_law_predicts_steps_of_the_true_one(law, told, delay_s):
     options = {} if told else {"per_request_metrics": False, "prompt_tokens_details": False}
@@ -186,7 +186,7 @@ def test_the_fitted_law_predicts_steps_of_the_true_one(law, told, delay_s):
 
 
 @pytest.mark.long
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(laws(mixture=True), st.sampled_from([0.0, 0.02]))
 def test_the_same_of_many_mixtures_of_experts(law, delay_s):
     assert worst(calibrated(law, delay_s).profile, law) < 0.05

@@ -546,7 +546,7 @@ PIECES += [
 
 
 def test_whatever_bytes_come_the_error_is_one_of_ours():
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(st.lists(st.sampled_from(PIECES) | st.binary(max_size=4), max_size=12), st.booleans())
     def attempt(pieces, good_start):
         async def handler(_request, send):

@@ -15,7 +15,7 @@ import tao
 from tao import codec, library
 from tao.model import CacheNote, InputError, Node, Params, Session, Snapshot, ToolCall
 
-many = settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=1000, suppress_health_check=list(HealthCheck))
 
 NAMED = {path.stem: path for path in sorted((library.folder("data") / "snapshots").glob("*.json"))}
 

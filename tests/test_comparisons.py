@@ -242,7 +242,7 @@ def test_paired_differences_are_taken_seed_by_seed():
 finite = st.floats(0.5, 2.0)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(finite, finite, finite), min_size=1, max_size=6), st.sampled_from("abc"))
 def test_paired_summarizes_the_differences_to_any_of_the_policies(values, against):
     result = runs(**dict(zip("abc", zip(*values, strict=True), strict=True)))

@@ -251,7 +251,7 @@ class NaivePrefixCache:
         return hit
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(
         st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=5), st.integers(1, 4), st.booleans()),
@@ -291,7 +291,7 @@ BATCH = st.tuples(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(BATCH, min_size=1, max_size=14), st.integers(60, 160), st.sampled_from([64, 512, 8192]))
 def test_no_request_is_lost_and_the_books_balance(schedule, blocks, budget):
     async def run():
@@ -616,14 +616,14 @@ SCHEDULE = (
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(*SCHEDULE)
 def test_under_any_faults_every_request_ends_and_says_how(requests, faults):
     check_faults(requests, faults)
 
 
 @pytest.mark.long
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(*SCHEDULE)
 def test_under_many_faults_every_request_ends_and_says_how(requests, faults):
     check_faults(requests, faults)
@@ -787,7 +787,7 @@ def test_bad_requests_are_refused_in_the_same_words(change, kind, param, begins)
     assert error["message"].startswith(begins)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.dictionaries(
         st.sampled_from(
@@ -832,7 +832,7 @@ def test_whatever_is_sent_the_answer_is_a_well_formed_one(body):
 # Sampling options
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(st.text("ab", max_size=2), min_size=1, max_size=12),
     st.lists(st.text("ab", min_size=1, max_size=4), max_size=3),

@@ -49,7 +49,7 @@ def compare_hosts(run, policy):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 @given(DATA)
 def test_the_engine_equals_the_stepper_turn_by_turn_and_step_by_step(policy, data):
     for what in sorted(compare_hosts(runs.run(data), policy)):
@@ -58,7 +58,7 @@ def test_the_engine_equals_the_stepper_turn_by_turn_and_step_by_step(policy, dat
 
 @pytest.mark.long
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=2000)
 @given(DATA)
 def test_the_engine_equals_the_stepper_in_thousands_of_runs(policy, data):
     compare_hosts(runs.run(data), policy)

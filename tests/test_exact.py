@@ -15,7 +15,7 @@ from tao.exact import solve
 from tao.model import CacheNote, InputError, Node, Params, Session, Snapshot
 from tao.workloads import snapshots
 
-many = settings(max_examples=strategies.EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=strategies.EXAMPLES, suppress_health_check=list(HealthCheck))
 DRAWN = ("unique", "replicated", "shared", "cold")
 AT_ONCE = {
     "unique": ((30, 2), (40, 4), (80, 4)),

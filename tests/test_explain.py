@@ -19,8 +19,8 @@ from tao.dp import bounds, search
 from tao.families import snapshots
 from tao.model import CacheNote, InputError, Node, Params, Session, Snapshot, ToolCall, Value
 
-some = settings(max_examples=strategies.EXAMPLES // 2, deadline=None, suppress_health_check=list(HealthCheck))
-many = settings(max_examples=strategies.EXAMPLES // 3, deadline=None, suppress_health_check=list(HealthCheck))
+some = settings(max_examples=strategies.EXAMPLES // 2, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=strategies.EXAMPLES // 3, suppress_health_check=list(HealthCheck))
 
 
 def packed(problem, value):

@@ -78,7 +78,7 @@ def test_a_session_s_true_tokens_reach_the_client(tmp_path, version):
     assert seen[3][1] == whole[1]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9), st.booleans()), min_size=1, max_size=25))
 def test_residency_follows_the_cache_block_by_block(turns):
     """The chain that a session stored last, beside the cache itself."""
@@ -134,7 +134,7 @@ def test_other_tiers_groups_and_kinds_do_not_count():
     assert decode(msgpack.packb([0, others, 0])) == []
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.binary(max_size=40)
     | st.recursive(

@@ -21,7 +21,7 @@ from tao.readiness import Evidence, forecast
 from tao.traces.builder import Builder
 from tao.workloads import WORKLOADS
 
-many = settings(max_examples=strategies.EXAMPLES // 5, deadline=None, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=strategies.EXAMPLES // 5, suppress_health_check=list(HealthCheck))
 few = settings(many, max_examples=30)
 
 KINDS = (("bash", "test"), ("bash", "git"), ("bash", ""), ("web", ""), ("read", "read"))

@@ -87,7 +87,7 @@ def stations(cluster):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=FEW, deadline=None)
+@settings(max_examples=FEW)
 @given(DATA)
 def test_books_balance_after_every_event(policy, data):
     run = runs.run(data)
@@ -155,7 +155,7 @@ def preemptions_are_bounded(history):
 # Order
 
 
-@settings(max_examples=MANY, deadline=None)
+@settings(max_examples=MANY)
 @given(DATA, st.floats(1.0, 3.0), st.sampled_from(["kv_us_per_1k", "prefill_us", "attention_us_per_1k"]))
 def test_a_slower_engine_never_answers_earlier_where_the_order_is_fixed(data, factor, constant):
     """One node and no tool times: what happens is a matter of steps, not of how long they take."""
@@ -180,7 +180,7 @@ def test_a_slower_engine_never_answers_earlier_where_the_order_is_fixed(data, fa
         assert (latencies[0] <= latencies[1]).all()
 
 
-@settings(max_examples=MANY, deadline=None)
+@settings(max_examples=MANY)
 @given(DATA)
 def test_more_cache_never_lowers_the_hits_of_a_session_alone(data):
     run = runs.run(data)
@@ -197,7 +197,7 @@ def test_more_cache_never_lowers_the_hits_of_a_session_alone(data):
 
 
 @pytest.mark.parametrize("policy", [name for name in POLICIES if name != "session_hash"])
-@settings(max_examples=MANY // 2, deadline=None)
+@settings(max_examples=MANY // 2)
 @given(DATA)
 def test_only_the_order_of_session_ids_counts_if_anything(policy, data):
     run = runs.run(data)
@@ -216,7 +216,7 @@ def test_only_the_order_of_session_ids_counts_if_anything(policy, data):
     runs.assert_equal(before, after)
 
 
-@settings(max_examples=MANY, deadline=None)
+@settings(max_examples=MANY)
 @given(DATA)
 def test_without_capacity_limits_whoever_stays_finds_the_whole_conversation(data):
     run = runs.run(data)
@@ -276,7 +276,7 @@ def past(history, at_ps):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=MANY, deadline=None)
+@settings(max_examples=MANY)
 @given(DATA)
 def test_no_policy_knows_how_long_answers_get_or_tools_take(policy, data):
     """The oracle knows the tools that run, and nothing else."""

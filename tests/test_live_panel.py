@@ -303,7 +303,7 @@ class Loop:
 
 
 @given(st.lists(st.floats(0, 3), min_size=1, max_size=40))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_pokes_are_drawn_soon_and_at_most_five_times_a_second(times):
     loop, drawn_at = Loop(), []
     helper = updates.Updates(lambda: drawn_at.append(loop.now))
@@ -355,7 +355,7 @@ def turn(session, k, promised, hit, prompt=100):
 
 
 @given(st.lists(st.tuples(st.integers(-1, 300), st.integers(-1, 300)), max_size=12))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_the_words_on_credit_agree_with_counting(pairs):
     history = History({"policy": "tao"}, ["a"], ["n0"])
     for k, (promised, hit) in enumerate(pairs):

@@ -150,7 +150,7 @@ KINDS = [claude, codex, opentelemetry, dynamo, rows_of_dynamo]
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(gap=st.integers(0, 5000).map(lambda ms: ms / 1000) | st.sampled_from([0.001, 0.999, 1.0]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_only_what_takes_a_second_is_a_person(scratch, kind, gap):
     path = scratch / kind.__name__
     path.write_text("".join(json.dumps(row) + "\n" for row in kind(gap)))
@@ -171,7 +171,7 @@ def test_only_what_takes_a_second_is_a_person(scratch, kind, gap):
 
 
 @given(gap=st.integers(0, 9000).map(lambda ms: ms / 1000))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_what_the_client_itself_adds_after_a_result_is_no_person(scratch, gap):
     path = scratch / "meta"
     path.write_text("".join(json.dumps(row) + "\n" for row in claude(gap, isMeta=True)))
@@ -205,7 +205,7 @@ SILENT = [{"resourceMetrics": []}, {"type": "file-history-snapshot", "messageId"
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_a_log_is_recognized_whatever_stands_before_what_tells_its_kind(scratch, kind, data):
     """Lines longer than what is looked at first, hundreds of lines that tell nothing, a byte order mark."""
     rows = kind(0)
@@ -224,7 +224,7 @@ def test_a_log_is_recognized_whatever_stands_before_what_tells_its_kind(scratch,
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_of_compressed_data_that_is_cut_all_that_is_there_is_read(scratch, kind, data):
     draw = random.Random(data.draw(st.integers(0, 9)))
     rows = [row | {"padding": f"{draw.getrandbits(3996):0999x}"} for row in kind(0)]
@@ -307,7 +307,7 @@ def test_a_table_without_identities_counts_once_too(tmp_path, content):
 
 
 @given(data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_pieces_of_an_answer_are_one_request_until_something_comes_between(scratch, data):
     """Whatever usage each piece tells, and whether all of them tell the request id: the most of it counts."""
     rows, expected, at = [], [], 0
@@ -337,7 +337,7 @@ def test_pieces_of_an_answer_are_one_request_until_something_comes_between(scrat
 
 
 @given(ends=st.lists(st.booleans(), min_size=1, max_size=6))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_each_missing_output_is_estimated_whatever_the_answers_before_it_told(scratch, ends):
     rows = []
     for k, ended in enumerate(ends):
@@ -363,7 +363,7 @@ def conversation(turns):
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_what_a_resumed_session_inherits_counts_once(scratch, data):
     """Whether copies keep their ids, get new ones or have none, and with request ids or without."""
     kept = data.draw(st.integers(1, 4))
@@ -408,7 +408,7 @@ def test_sessions_that_begin_alike_at_one_moment_are_two(log):
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_sub_agent_is_one_whatever_lines_stand_between(scratch, data):
     rows = [
         said("user", 0, "x", uuid="u0"),
@@ -457,7 +457,7 @@ def request(key, session, at, **told):
 
 @pytest.mark.parametrize("named", ["branches", "wait_for", "both"])
 @given(children=st.integers(1, 3), rest=st.integers(0, 3000), delay=st.sampled_from([None, 12.0, 5000.0]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_a_parent_waits_as_long_as_its_children_and_more(scratch, named, children, rest, delay):
     spawned = [f"c{k}" for k in range(children)]
     rows = [request("r1", "p", 0, branches=spawned if named != "wait_for" else [])]
@@ -476,7 +476,7 @@ def test_a_parent_waits_as_long_as_its_children_and_more(scratch, named, childre
 
 
 @given(data=st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_what_a_parent_waits_for_its_child_is_written_once(scratch, data):
     """Whoever replays the rows comes to the moments of the recording, waits and rests added up."""
     builder = Builder()
@@ -506,7 +506,7 @@ def test_what_a_parent_waits_for_its_child_is_written_once(scratch, data):
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_table_and_our_own_format_wait_alike(scratch, data):
     """What is replayed of a recording between requests is the same whichever way it was written."""
     builder = Builder()
@@ -533,7 +533,7 @@ SECRET = "hunter2"
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_what_is_wrong_in_a_table_is_told_by_its_place_alone(scratch, data):
     """Secrets in any cells, names of columns among them, and lines that are torn or are no table."""
     names = [

@@ -320,7 +320,7 @@ def scratch(tmp_path_factory):
 
 
 @given(recordings())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_our_own_format_loses_nothing(scratch, recording):
     assert export.write(recording, scratch / "one") == ""
     again = load(scratch / "one", keep_names=True)
@@ -330,7 +330,7 @@ def test_our_own_format_loses_nothing(scratch, recording):
 
 
 @given(recordings())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_other_formats_keep_what_they_say_that_they_keep(scratch, recording):
     told = recording.turns[recording.turns["context_tokens"] > 0]
     for form in ("dynamo", "mooncake"):

@@ -211,7 +211,7 @@ def assert_same(values, twin):
         assert value == (None if twin[name] is None else pytest.approx(twin[name], rel=1e-9, abs=1e-12)), name
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(histories())
 def test_measuring_in_columns_equals_measuring_row_by_row(history):
     assert_same(measure(history), slowly(history))
@@ -259,7 +259,7 @@ def test_the_parts_of_a_turn_add_up_exactly():
 # --- who waits ----------------------------------------------------------------------------------
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(histories())
 def test_the_table_of_waits_accounts_for_every_turn(history):
     table, turns = waits(history), history.turns
@@ -331,7 +331,7 @@ def slow_costs(history):
     return used
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(histories())
 def test_costs_are_those_of_the_twin_never_negative_and_sum_to_all_memory(history):
     table = costs(history)
@@ -418,7 +418,7 @@ def some_run():
 
 
 @given(data=st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_what_a_server_did_not_tell_makes_a_metric_unknown_and_no_other(some_run, data):
     count = len(some_run.turn_rows)
     which = sorted(data.draw(st.sets(st.integers(0, count - 1), min_size=1, max_size=5)))

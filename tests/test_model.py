@@ -29,7 +29,7 @@ from tao.model import (
     Value,
 )
 
-many = settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=1000, suppress_health_check=list(HealthCheck))
 
 NAN, INF = float("nan"), float("inf")
 HUGE = 10**5000  # Python refuses to print integers of more than 4,300 digits

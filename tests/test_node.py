@@ -145,7 +145,7 @@ def test_a_canceled_request_leaves_its_tokens_as_idle_cache():
     assert node.ends_ps is None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(
         st.tuples(st.integers(0, 5 * 10**11), st.integers(1, 700), st.integers(1, 60), st.integers(0, 700)),

@@ -85,7 +85,7 @@ anything = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max
 fields = st.sampled_from([*ASKED, "finished", "first_token", "cached_tokens"])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.lists(st.tuples(st.integers(0, 39), fields, anything), max_size=30),
     st.lists(st.tuples(st.integers(0, 39), st.binary(max_size=30)), max_size=5),

@@ -126,7 +126,7 @@ def counted(played: Playback, k: int) -> tuple[Held, int]:
 POLICY = st.sampled_from(("tao", "thunderagent", "sticky", "vllm_cache_aware", "previous"))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(runs.DATA, POLICY, st.integers(2, 9))
 def test_what_is_held_is_what_a_slow_count_of_the_history_finds(
     data: bytes, policy: str, moments: int
@@ -139,7 +139,7 @@ def test_what_is_held_is_what_a_slow_count_of_the_history_finds(
         assert counted(played, k) == naive(history, at_ps)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(runs.DATA, st.sampled_from(("tao", "thunderagent", "sticky")))
 def test_who_holds_a_place_is_who_is_resident_in_the_stepper(data: bytes, policy: str) -> None:
     run = runs.run(data)

@@ -19,7 +19,7 @@ from tao.model import CacheNote, InputError, Node, Params, Session, Snapshot, Va
 from tao.planners import PLANNERS
 
 HEURISTICS = ("short_first", "bfd", "worst_fit", "fifo")
-many = settings(max_examples=strategies.EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=strategies.EXAMPLES, suppress_health_check=list(HealthCheck))
 some = settings(many, max_examples=strategies.EXAMPLES // 5)
 
 sleep = strategies.COMMANDS.get

@@ -195,7 +195,7 @@ def play(name, seed, shuffled=None, steps=250):
 
 
 @pytest.mark.parametrize("name", RIVALS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(0, 2**31 - 1))
 def test_decisions_do_not_depend_on_the_order_of_lists(name, seed):
     assert play(name, seed) == play(name, seed, random.Random(seed + 1))
@@ -509,7 +509,7 @@ def test_llmd_forgets_the_head_of_the_oldest_first():
     assert indexed(host, 0) == [2, 3, 1]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 2**31 - 1))
 def test_llmd_index_equals_an_index_of_single_blocks(seed):
     draw = random.Random(seed)
@@ -705,7 +705,7 @@ def test_thunderagent_forces_in_whoever_has_waited_for_half_an_hour():
     assert sorted(paused) == [0, 1, 2]  # what came in counts at once
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from(sorted(MODES)), st.integers(0, 2**31 - 1))
 def test_thunderagent_never_resumes_into_room_that_is_not_there(name, seed):
     draw = random.Random(seed)

@@ -819,7 +819,7 @@ def places(value, path=()):
 
 @pytest.mark.parametrize("name", ROWS)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_value_may_stand_anywhere(tmp_path, name, data):
     rows = copy.deepcopy(ROWS[name])
     for _ in range(data.draw(st.integers(1, 4))):
@@ -842,7 +842,7 @@ def test_any_value_may_stand_anywhere(tmp_path, name, data):
         max_size=24,
     )
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_cell_may_stand_in_a_table(tmp_path, cells):
     file = tmp_path / "log"
     lines = [",".join(cells[k : k + 6]) for k in range(0, len(cells), 6)]

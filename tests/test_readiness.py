@@ -18,7 +18,7 @@ from tao.durations import History
 from tao.model import Params, Session, ToolCall
 from tao.readiness import Prediction, predict, session_ready, timeline
 
-many = settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=1000, suppress_health_check=list(HealthCheck))
 some = settings(many, max_examples=300)
 
 sleep = strategies.COMMANDS.get

@@ -422,7 +422,7 @@ soup = st.lists(scraps, max_size=25).map(" ".join) | st.lists(scraps, max_size=2
 
 
 @given(st.text() | soup)
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 def test_any_text_gets_an_answer(text):
     seconds = sleep_seconds(text)
     assert seconds is None or (isinstance(seconds, float) and seconds > 0)
@@ -524,7 +524,7 @@ programs = st.recursive(simple, _compound, max_leaves=6)
 
 @needs_bash
 @given(programs)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_bash_itself_sleeps_as_long(tmp_path_factory, command):
     log = tmp_path_factory.mktemp("bash") / "log"
     log.write_text("")

@@ -110,7 +110,7 @@ def naive_quantities(recording: Recording) -> dict[str, list[float | None]]:
     }
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(recordings())
 def test_sizes_are_what_plain_python_counts(recording):
     expected = naive_quantities(recording)
@@ -131,7 +131,7 @@ def test_sizes_are_what_plain_python_counts(recording):
     assert statistics.turn_counts(recording).values.tolist() == [[n, counts[n]] for n in sorted(counts)]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(recordings())
 def test_the_table_of_tools_is_what_plain_python_counts(recording):
     calls = [(recording.classes[c["tool_class"]], c["seconds"]) for c in told(recording.calls)]
@@ -161,7 +161,7 @@ def test_the_table_of_tools_is_what_plain_python_counts(recording):
             assert at_least < share <= sum(s <= seconds for s in known) / len(known) + 1e-12
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(recordings())
 def test_growth_is_what_plain_python_counts(recording):
     sessions = main_sessions(recording)
@@ -211,7 +211,7 @@ def naive_structure(recording: Recording) -> dict[str, float]:
     }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(recordings())
 def test_structure_is_what_plain_python_counts(recording):
     table = statistics.structure(recording).set_index("quantity")["value"]
@@ -240,7 +240,7 @@ def test_what_leads_to_what_is_seen():
 # Mixtures
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.floats(1e-3, 1e4), min_size=2, max_size=120),
     st.integers(1, 3),
@@ -334,7 +334,7 @@ def test_a_limit_is_where_values_crowd_at_their_end():
     assert mixtures.limit_of(np.array([])) is None
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(*[st.lists(st.integers(0, 9), min_size=1, max_size=20)] * 2)
 def test_the_distance_is_the_largest_difference_of_shares(a, b):
     differences = [abs(sum(x <= v for x in a) / len(a) - sum(x <= v for x in b) / len(b)) for v in range(10)]
@@ -566,7 +566,7 @@ LEAVES = st.one_of(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.data())
 def test_whatever_stands_in_parameters_they_are_drawn_from_or_refused(data):
     found = json.loads(recipes.to_json(RECIPES["swe-lite"]))

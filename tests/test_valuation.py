@@ -16,7 +16,7 @@ from tao import planners, readiness, valuation
 from tao.model import CacheNote, Node, Params, Session, Snapshot, ToolCall, Value
 from tao.valuation import decayed, power_of_half
 
-many = settings(max_examples=strategies.EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=strategies.EXAMPLES, suppress_health_check=list(HealthCheck))
 
 half_lives = st.floats(0.0, 1021.0) | st.floats(0.0, 1.0) | st.floats(0.0, 60.0)  # results are normal floats
 both = pytest.mark.skipif(

@@ -388,7 +388,7 @@ def has_changed(then, now, node_id):
 
 TestWorld = World.TestCase
 TestWorld.settings = settings(
-    max_examples=300, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=300, stateful_step_count=40, suppress_health_check=list(HealthCheck)
 )
 
 

@@ -63,11 +63,15 @@ def spoken(page: Any) -> list[str]:
 
 def drawn(page: Any) -> list[str]:
     """Each text of the figure with its place, and each mark with its shape and label."""
-    texts = page.locator(PANEL).first.locator("svg.marks text").evaluate_all(
-        """found => found.map(text => {
+    texts = (
+        page.locator(PANEL)
+        .first.locator("svg.marks text")
+        .evaluate_all(
+            """found => found.map(text => {
             const place = text.getBoundingClientRect(), figure = text.ownerSVGElement.getBoundingClientRect();
             return [text.textContent, place.x - figure.x, place.y - figure.y].join(' ');
         }).sort()"""  # sorted: the labels of an axis stand in the order of their arrival
+        )
     )
     marks = page.locator(PANEL).first.locator("svg.marks [aria-roledescription='bar']")
     return [*texts, *marks.evaluate_all("marks => marks.map(mark => mark.outerHTML)")]
