@@ -8,6 +8,8 @@ import gzip
 import json
 import math
 import os
+import tracemalloc
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tao.traces import READERS, Flag, load
+from tao.traces import READERS, Flag, load, otel
 from tao.traces.builder import Builder
 from tao.traces.files import Source
 from tao.traces.report import Ledger
@@ -524,7 +526,8 @@ def span(key, operation, began, ended, parent="", trace="t", code=0, **told):
         "args": "gen_ai.tool.call.arguments",
         "old": "gen_ai.usage.prompt_tokens",
     }
-    pairs = {"gen_ai.operation.name": operation} | {names[k]: v for k, v in told.items()}
+    pairs = {"gen_ai.operation.name": operation} if operation else {}
+    pairs |= {names[k]: v for k, v in told.items()}
     attributes = [
         {"key": k, "value": {"intValue": str(v)} if isinstance(v, int) else {"stringValue": v}}
         for k, v in pairs.items()
@@ -614,6 +617,133 @@ def test_a_prompt_told_without_its_cached_part_is_completed(log):
     found = log([otlp(span("c", "chat", 0, 1, prompt=10, cached=500, output=3))])
     assert found.turns["context_tokens"].tolist() == [510]
     assert repaired(found, "cached") == 1
+
+
+def rotated(folder, rows, cuts):
+    """The same rows as one log that was cut at these places into files."""
+    bounds = [0, *sorted(cuts), len(rows)]
+    for k, (start, end) in enumerate(pairwise(bounds)):
+        if start < end:
+            (folder / f"{k:03d}").write_text("".join(json.dumps(row) + "\n" for row in rows[start:end]))
+
+
+@st.composite
+def traced(draw):
+    """Spans of nested runs, each in a row of its own, in any order."""
+    spans, number = [], 0
+    for trace in range(draw(st.integers(1, 3))):
+        at, inside = 100 * trace, [("", 0)]
+        for _ in range(draw(st.integers(1, 8))):
+            number, at = number + 1, at + 1
+            kind = draw(st.sampled_from(["chat", "execute_tool", "invoke_agent", None, "GET"]))
+            parent, depth = draw(st.sampled_from(inside))
+            told = {"prompt": number, "output": 5} if kind in ("chat", None) else {}
+            told |= {"chat": draw(st.sampled_from("xy"))} if draw(st.booleans()) else {}
+            spans.append(span(f"{number}", kind, at, at + 0.5, parent, f"t{trace}", **told))
+            if kind not in ("chat", None):
+                inside.append((f"{number}", depth + 1))
+    return draw(st.permutations(spans))
+
+
+@given(spans=traced(), data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_spans_tell_the_same_in_any_order_and_in_any_number_of_files(tmp_path_factory, spans, data):
+    whole, parts = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("parts")
+    (whole / "log").write_text(json.dumps(otlp(*sorted(spans, key=lambda s: s["startTimeUnixNano"]))))
+    cuts = data.draw(st.lists(st.integers(0, len(spans)), max_size=4))
+    rotated(parts, [otlp(one) for one in spans], cuts)
+    one, many = sane(load(whole)), sane(load(parts))
+    assert told(one.report.skipped) == told(many.report.skipped)
+    one.turns["flags"] &= ~Flag.OUT_OF_ORDER
+    many.turns["flags"] &= ~Flag.OUT_OF_ORDER
+    assert one.same(many)
+
+
+TOKEN_NAMES = [(a, b) for a in otel.ATTRIBUTES["input"] for b in otel.ATTRIBUTES["output"]]
+
+
+@pytest.mark.parametrize("names", TOKEN_NAMES, ids=" ".join)
+@pytest.mark.parametrize("value", ["intValue", "stringValue", "doubleValue", "number"])
+@pytest.mark.parametrize("operation", [None, "chat"])
+def test_spans_with_tokens_are_requests_whatever_the_tokens_are_called(log, names, value, operation):
+    row = span("c", operation, 0, 1)
+    typed = {"intValue": str, "stringValue": str, "doubleValue": float, "number": int}[value]
+    kind = "intValue" if value == "number" else value
+    row["attributes"] += [
+        {"key": key, "value": {kind: typed(n)}} for key, n in zip(names, (120, 7), strict=True)
+    ]
+    found = log([otlp(row)])
+    assert found.turns[["context_tokens", "output_tokens"]].tolist() == [(120, 7)]
+    assert not found.report.repaired
+
+
+def test_a_span_without_an_operation_that_sums_up_its_requests_is_none(log):
+    rows = [
+        span("run", None, 0, 9, prompt=250, output=10),
+        span("c1", "chat", 0, 1, "run", prompt=100, output=5),
+        span("x", None, 2, 4, "run", prompt=150, output=5),
+        span("e", "embeddings", 5, 6, "run", prompt=99),
+    ]
+    found = log([otlp(*rows)])
+    assert found.turns["context_tokens"].tolist() == [100, 150]
+    assert skipped(found, "neither") == 2
+
+
+@pytest.mark.parametrize("who", ["chats", "root", "first chat"])
+def test_a_trace_in_which_one_conversation_is_named_is_all_of_that_conversation(log, who):
+    named = {"chats": "c1 c2", "root": "r", "first chat": "c1"}[who].split()
+    rows = [
+        span(k, kind, a, b, up, t, **({"chat": "k"} if k in named else {}), **more)
+        for k, kind, a, b, up, t, more in [
+            ("r", "invoke_agent" if who == "root" else "GET", 0, 9, "", "t", {}),
+            ("c1", "chat", 0, 1, "r", "t", {"prompt": 10}),
+            ("x", "execute_tool", 1, 2, "r", "t", {"tool": "bash"}),
+            ("c2", "chat", 3, 4, "r", "t", {"prompt": 20}),
+            ("other", "chat", 5, 6, "", "u", {"prompt": 30}),
+        ]
+    ]
+    found = log([otlp(*rows)])
+    assert found.turns["session"].tolist() == [0, 0, 1]
+    assert seconds(found.calls["seconds"]) == [1.0]
+
+
+def test_a_trace_with_two_conversations_gives_its_nameless_spans_to_neither(log):
+    rows = [span(k, "chat", n, n + 1, prompt=9, **more) for n, (k, more) in enumerate(
+        [("a", {"chat": "x"}), ("b", {"chat": "y"}), ("c", {})])]  # fmt: skip
+    assert log([otlp(*rows)]).turns["session"].tolist() == [0, 1, 2]
+
+
+def test_spans_are_kept_in_few_bytes_until_the_last_is_read(tmp_path):
+    def peak(turns):
+        rows = (
+            otlp(
+                span(f"{k}c", "chat", k, k + 0.4, trace=f"{k // 40}", prompt=100, output=5),
+                span(f"{k}x", "execute_tool", k + 0.4, k + 1, trace=f"{k // 40}", tool="bash",
+                     args=json.dumps({"command": f"pytest -q tests/test_{k}.py # {'x' * 200}"})),
+            )
+            for k in range(turns)
+        )  # fmt: skip
+        (tmp_path / "log").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        tracemalloc.start()
+        try:
+            assert len(load(tmp_path / "log").calls) == turns
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    few, more = peak(5_000), peak(11_000)  # commands are cached up to 4,096
+    assert (more - few) / 6_000 < 400  # with all texts it is three times that
+
+
+def test_what_is_left_out_in_the_end_is_told_by_its_file(log):
+    nothing = otlp(span("g", "GET", 0, 1))
+    early = otlp(span("x", "execute_tool", 0, 1, trace="u", tool="bash"))
+    found = log([nothing, otlp(span("c", "chat", 0, 1, prompt=9))], [early], [nothing])
+    assert {c.what.split(" ")[-1]: c.places for c in found.report.skipped} == {
+        "call": ("file 1",),
+        "session": ("file 2",),
+        "one": ("file 3",),
+    }
 
 
 # --- asciinema -------------------------------------------------------------------------------------------

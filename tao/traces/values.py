@@ -23,9 +23,9 @@ def mappings(x: Any) -> Iterator[Mapping[str, Any]]:
 
 def name(x: Any) -> str | None:
     """A text, or a number as text, that may name something."""
-    if isinstance(x, int) and not isinstance(x, bool) and abs(x) < _LARGEST:
-        return str(x)
-    return x if isinstance(x, str) and x else None
+    if isinstance(x, str):
+        return x or None
+    return str(x) if isinstance(x, int) and not isinstance(x, bool) and abs(x) < _LARGEST else None
 
 
 def scaled(x: Any, unit: float) -> Any:
