@@ -511,6 +511,50 @@ def test_a_negative_dynamo_duration_is_0(log):
     assert found.turns["flags"][0] & Flag.NEGATIVE
 
 
+def older(row):
+    """The same event as earlier versions of the schema name its agent."""
+    names = {
+        "session_id": "workflow_id",
+        "trajectory_id": "program_id",
+        "parent_trajectory_id": "parent_program_id",
+    }
+    row = copy.deepcopy(row)
+    event = row.get("event", row)
+    event["agent_context"] = {names[k]: v for k, v in event["agent_context"].items()}
+    return row
+
+
+@given(
+    turns=st.lists(st.tuples(st.booleans(), st.sampled_from(["main", "kid"]), st.booleans()), max_size=8),
+    old=st.booleans(),
+    cuts=st.lists(st.integers(0, 24), max_size=3),
+)
+@settings(max_examples=80, deadline=None)
+def test_a_dynamo_trace_tells_the_same_in_older_names_and_in_any_number_of_files(
+    tmp_path_factory, turns, old, cuts
+):
+    rows, at = [answer(1000, 100, who="main")], 2000
+    for k, (asked, who, wrap) in enumerate(turns):
+        at += 10_000
+        parent = "main" if who == "kid" else None
+        rows.append(answer(at, 100 + k, calls=[f"c{k}"] if asked else [], who=who, parent=parent, wrap=wrap))
+        event = {"tool_call_id": f"c{k}", "tool_class": "bash", "duration_ms": 3000.0}
+        rows.append(dynamo("tool_end", at + 3005, who, wrap, parent, tool=event))
+    whole, parts = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("parts")
+    rotated(whole, rows, [])
+    rotated(parts, [older(row) for row in rows] if old else rows, [c for c in cuts if c < len(rows)])
+    one, many = sane(load(whole)), sane(load(parts))
+    assert len(one.turns) == len(turns) + 1
+    assert seconds(one.calls["seconds"]) == [3.0] * len(turns)
+    assert one.same(many)
+    assert told(one.report.repaired) == told(many.report.repaired)
+
+
+def test_dynamo_tool_calls_before_any_request_are_told_by_their_file(log):
+    found = log([answer(1000, 100)], [tool("tool_end", -500, "a", duration_ms=20.0)])
+    assert [c.places for c in found.report.skipped] == [("file 2",)]
+
+
 # --- OpenTelemetry ---------------------------------------------------------------------------------------
 
 BASE_NS = 1_777_000_000 * 10**9

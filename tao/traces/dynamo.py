@@ -43,6 +43,7 @@ class _Agent:
     """A trajectory: its requests, the blocks of its last prompt, its tool calls by id."""
 
     session: int
+    file: int = 0  # the last one in which it is
     requests: list[tuple[float, int]] = field(default_factory=list)  # when sent (else ended), row
     blocks: list[Any] = field(default_factory=list)
     prompt: int = -1
@@ -50,28 +51,51 @@ class _Agent:
     asked_by: dict[Hashable, int] = field(default_factory=dict)  # tool call -> the row that asks for it
 
 
+class _Agents:
+    """The trajectories of all files; a log that is rotated parts a tool call from its request."""
+
+    def __init__(self, into: Builder) -> None:
+        self.into = into
+        self.agents: dict[tuple[Any, Any], _Agent] = {}
+
+    def of(self, context: Mapping[str, Any]) -> _Agent | None:
+        """The one an event belongs to; older traces call a trajectory a program, of a workflow."""
+        group, own = (
+            name(context.get(new)) or name(context.get(old))
+            for new, old in (("session_id", "workflow_id"), ("trajectory_id", "program_id"))
+        )
+        agent = self.agents.get((group, own))
+        if agent is None and (group or own):
+            above = name(context.get("parent_trajectory_id")) or name(context.get("parent_program_id"))
+            parent = self.into.session(("dynamo", group, above)) if above and above != own else -1
+            agent = _Agent(self.into.session(("dynamo", group, own), parent))
+            self.agents[group, own] = agent
+        return agent
+
+    def finish(self) -> None:
+        """All tool calls, whose events may stand in any order."""
+        for agent in self.agents.values():
+            self.into.ledger.file = agent.file
+            _assign(agent, self.into)
+
+
 def read(source: Source, into: Builder) -> None:
-    """All requests of all trajectories; then their tool calls, whose events may stand in any order."""
-    agents: dict[tuple[Any, Any], _Agent] = {}
+    """All requests of all trajectories; their tool calls in the end."""
+    agents = into.across(_Agents)
     for row in source.records():
         event = mapping(row.get("event")) or row
-        kind, context = event.get("event_type"), mapping(event.get("agent_context"))
+        kind = event.get("event_type")
         if kind != "request_end" and kind not in _TOOL_EVENTS:
             source.ledger.skip("events other than of requests and tools")
             continue
-        group, own = name(context.get("session_id")), name(context.get("trajectory_id"))
-        if group is None and own is None:
+        agent = agents.of(mapping(event.get("agent_context")))
+        if agent is None:
             source.ledger.skip("events without a session")
             continue
-        agent = agents.get((group, own))
-        if agent is None:
-            above = name(context.get("parent_trajectory_id"))
-            parent = into.session(("dynamo", group, above)) if above and above != own else -1
-            agent = agents[group, own] = _Agent(into.session(("dynamo", group, own), parent))
-        at = into.moment(event.get("event_time_unix_ms"), 1e-3)
+        at, agent.file = into.moment(event.get("event_time_unix_ms"), 1e-3), source.ledger.file
         what = mapping(event.get("request" if kind == "request_end" else "tool"))
-        identity = (group, own, kind, name(what.get("request_id") or what.get("tool_call_id")), at)
-        if identity[3] is not None and hash(identity) in into.seen:
+        identity = (agent.session, kind, name(what.get("request_id") or what.get("tool_call_id")), at)
+        if identity[2] is not None and hash(identity) in into.seen:
             source.ledger.skip("events that are copies of another one")
             continue
         into.seen.add(hash(identity))
@@ -79,8 +103,6 @@ def read(source: Source, into: Builder) -> None:
             _request(agent, what, at, into)
         else:
             _tool(agent, what, at, str(kind), into)
-    for agent in agents.values():
-        _assign(agent, into)
 
 
 def _request(agent: _Agent, request: Mapping[str, Any], at: float, into: Builder) -> None:
