@@ -905,6 +905,37 @@ def test_copied_steps_sums_and_subagents_of_a_trajectory(log):
     assert repaired(found, "sum up") == 1
 
 
+@given(
+    timed=st.booleans(),
+    named=st.booleans(),
+    numbers=st.lists(st.integers(1, 9), min_size=1, max_size=5, unique=True),
+    kids=st.integers(0, 2),
+    copies=st.integers(1, 3),
+    apart=st.booleans(),
+)
+@settings(max_examples=80, deadline=None)
+def test_a_step_of_a_trajectory_is_counted_once_with_or_without_times(
+    tmp_path_factory, timed, named, numbers, kids, copies, apart
+):
+    """Sub-agents that share their parent's session id, and its numbers of steps, are none of its copies."""
+    steps = [step(n, n if timed else None, prompt=100 + n) for n in sorted(numbers)]
+    session = "s" if named else None
+    inner = [
+        trajectory(
+            *[step(n, 20 + 10 * kid + n if timed else None, prompt=100 + n) for n in numbers], session=session
+        )
+        for kid in range(kids)
+    ]
+    document = trajectory(*steps, session=session, subagent_trajectories=inner)
+    once, often = tmp_path_factory.mktemp("once"), tmp_path_factory.mktemp("often")
+    rotated(once, [document], [])
+    rotated(often, [document] * copies, range(copies) if apart else [])
+    one, many = sane(load(once)), sane(load(often))
+    assert len(one.turns) == len(numbers) * (1 + kids)
+    assert len(many.turns) == len(one.turns) * (1 if named else copies)
+    assert not named or one.same(many)
+
+
 # --- whatever stands in a field --------------------------------------------------------------------------
 
 ROWS = {
