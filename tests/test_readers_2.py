@@ -375,6 +375,25 @@ def test_swe_agent_tools_and_times_that_are_absent(log):
     assert negative.turns["flags"].tolist()[0] & Flag.NEGATIVE
 
 
+@pytest.mark.parametrize("best", [None, 0, 1], ids=["attempts only", "the first is best", "the last is best"])
+@given(lengths=st.lists(st.integers(1, 4), min_size=2, max_size=4), sent=st.integers(0, 3))
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_each_swe_agent_attempt_is_a_session_with_its_own_totals(log, best, lengths, sent):
+    attempts = [
+        run(*[step("ls", execution_time=1.0)] * n, sent=sent * 4000 * n, received=100 * n) for n in lengths
+    ]
+    document = {"attempts": attempts, "info": {}}
+    if best is not None:
+        stats = {"tokens_sent": sent * 4000 * sum(lengths), "tokens_received": 100 * sum(lengths)}
+        document |= attempts[best] | {"info": {"model_stats": stats, "best_attempt_idx": best}}
+    found = log(document)
+    assert np.diff(found.first).tolist() == lengths
+    alone = [log(attempt) for attempt in attempts]
+    for name in ("context_tokens", "output_tokens", "tool_s"):
+        assert found.turns[name].tolist() == [x for one in alone for x in one.turns[name].tolist()]
+    assert found.report.rows == sum(lengths)
+
+
 # LMCache
 
 
