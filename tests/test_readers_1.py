@@ -201,6 +201,34 @@ def test_codex_times_are_the_tools_own_where_it_tells_them(log):
     assert found.turns["flags"].tolist() == [Flag.ERROR, Flag.BACKGROUND, 0]
 
 
+@pytest.mark.parametrize("length", [0, 1_900, 3_000, 100_000])
+@pytest.mark.parametrize("code", [0, 1, -9, None])
+@pytest.mark.parametrize("shape", ["text", "object", "text in an object"])
+def test_codex_reads_an_older_shells_times_after_a_text_of_any_length(log, length, code, shape):
+    result = {
+        "output": "Wall time: 9 seconds\n" + "y" * length,
+        "metadata": {"exit_code": code, "duration_seconds": 1.5},
+    }
+    shapes = {
+        "text": json.dumps(result),
+        "object": result,
+        "text in an object": {"content": json.dumps(result), "success": True},
+    }
+    found = log([meta(), ask(1, "c", name="shell", command=["ls"]), back(40, "c", shapes[shape]), said(42)])
+    assert seconds(found.calls["seconds"]) == [1.5]
+    assert bool(found.turns["flags"][0] & Flag.ERROR) == (code not in (0, None))
+
+
+@pytest.mark.parametrize(
+    "text", ['{"metadata": 1}', '{"metadata": {"a": 1}', 'say "metadata": {}', '{"metadata": []}']
+)
+def test_a_codex_result_that_only_looks_like_an_older_shells_is_a_text(log, text):
+    wall = "Wall time: 2.5 seconds\nExit code: 1\n"
+    found = log([meta(), ask(1, "c"), back(40, "c", wall + text), said(42)])
+    assert seconds(found.calls["seconds"]) == [2.5]
+    assert found.turns["flags"][0] & Flag.ERROR
+
+
 def test_codex_totals_that_repeat_are_no_request_and_totals_that_fall_begin_anew(log):
     found = log(
         [

@@ -234,9 +234,8 @@ def _item(reading: _Reading, payload: Mapping[str, Any], what: Any, at: float) -
         if call is None:
             into.ledger.skip("tool results without a call")
             return
-        text, error = _result_text(payload.get("output"))
-        wall, code = _WALL.search(text), _EXIT.search(text)
-        into.result(call[0], at, error or bool(code and code[1].strip("-0")), _seconds(wall))
+        text, error, seconds = _result(payload.get("output"))
+        into.result(call[0], at, error, seconds)
         if _RUNNING in text:
             into.flag(call[1], Flag.BACKGROUND)
     elif kind == "message":
@@ -260,14 +259,21 @@ def _call(reading: _Reading, payload: Mapping[str, Any], at: float) -> None:
         reading.calls[key] = call, reading.turn
 
 
-def _result_text(output: Any) -> tuple[str, bool]:
-    """The beginning of a tool's result, and whether it is marked as failed."""
+def _result(output: Any) -> tuple[str, bool, Any]:
+    """The beginning of a tool's result, whether it failed, and the seconds that it tells itself."""
     inner = mapping(output)
     if inner:
         output = inner.get("content", inner.get("output"))
+    # An older shell's result is a JSON object, whose text, however long, stands before its times.
+    told = arguments(output) if isinstance(output, str) and '"metadata"' in output else inner
+    times = mapping(told.get("metadata"))
+    output = told.get("output") if times else output
     parts = [part.get("text") for part in mappings(output)] if isinstance(output, list) else [output]
     text = "\n".join(part[:_HEAD] for part in parts if isinstance(part, str))
-    return text, inner.get("success") is False
+    wall, code = _WALL.search(text), _EXIT.search(text)
+    failed = times["exit_code"] not in (0, None) if "exit_code" in times else code and code[1].strip("-0")
+    seconds = times.get("duration_seconds")
+    return text, inner.get("success") is False or bool(failed), _seconds(wall) if seconds is None else seconds
 
 
 def _seconds(found: re.Match[str] | None) -> float | None:
