@@ -880,6 +880,38 @@ def test_the_same_cast_twice_is_counted_once(log):
     assert skipped(found, "copies") == 3
 
 
+@pytest.mark.parametrize("version", [2, 3])
+@given(
+    runs=st.lists(st.integers(1, 3), min_size=1, max_size=4),
+    ends=st.lists(st.sampled_from(["User:", "$ exit", ""]), min_size=4, max_size=4),
+)
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_each_run_in_a_cast_is_a_session(log, version, runs, ends):
+    def shown(lengths):
+        events, step_s = [], 1.0 if version == 3 else None
+        for length, end in zip(lengths, ends, strict=False):
+            for number in range(1, length + 1):
+                for text in (
+                    WAIT,
+                    f"\r\nmini-swe-agent (step {number}, $0.01):\r\n```bash\r\nls\r\n```\r\n",
+                    f"\r\n{'User:' if number < length else end}\r\n",
+                ):
+                    events.append((step_s or float(len(events)), text))
+        return cast(*events, version=version)
+
+    found, alone = log(shown(runs)), [log(shown([length])) for length in runs]
+    assert np.diff(found.first).tolist() == runs
+    assert seconds(found.turns["llm_s"]) == [1.0 if k == 0 else 2.0 for n in runs for k in range(n)]
+    firsts = found.turns["context_tokens"][found.first[:-1]].tolist()
+    assert firsts == [one.turns["context_tokens"][0] for one in alone]
+    assert not found.report.skipped
+
+
+def test_a_step_line_that_comes_again_without_a_request_is_counted(log):
+    found = log(cast(*SESSION))
+    assert skipped(found, "quoted") == 1
+
+
 # --- ATIF ------------------------------------------------------------------------------------------------
 
 
