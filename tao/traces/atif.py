@@ -51,8 +51,10 @@ def _trajectory(trajectory: Mapping[str, Any], parent: int, place: int, source: 
     if not isinstance(steps, list):
         source.ledger.skip("trajectories without a list of steps")
         return session
-    source.ledger.skip("steps that are no JSON object", sum(not isinstance(step, dict) for step in steps))
-    for step in mappings(steps):
+    for step in steps:
+        if not isinstance(step, dict):
+            source.ledger.skip("steps that are no JSON object")
+            continue
         at, number, copied = into.moment(step.get("timestamp")), name(step.get("step_id")), False
         if own is not None and (number is not None or not math.isnan(at)):
             identity = hash((*key[:2], number, at))
@@ -84,12 +86,14 @@ def _step(step: Mapping[str, Any], session: int, since: float, at: float, into: 
         into.ledger.repair("steps that sum up several requests: their tokens are taken as unknown")
         tokens = [None] * 3
     turn = into.turn(session, tokens[0], tokens[1], tokens[2], since, at)
+    asked = list(mappings(step.get("tool_calls")))
+    if not asked:
+        return
     results = {
         key: mapping(result.get("extra")).get("duration_ms")
         for result in mappings(mapping(step.get("observation")).get("results"))
         if (key := name(result.get("source_call_id")))
     }
-    asked = list(mappings(step.get("tool_calls")))
     for call in asked:
         given = arguments(call.get("arguments"))
         seconds = scaled(results.get(name(call.get("tool_call_id")) or ""), 1e-3)
