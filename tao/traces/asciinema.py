@@ -50,18 +50,14 @@ class _Reading:
     spun: float = math.nan  # the moment of the first spinner since the last step or input
     runs: int = 1
 
-    def again(self) -> None:
-        """Another run begins in the same cast."""
-        self.close()
-        self.runs += 1
-        self.session = self.into.session(("cast", self.into.ledger.file, self.runs))
-        self.step, self.turn, self.context, self.since = 0, -1, FIRST_PROMPT, self.spun
-
     def line(self, text: str, at: float, copied: Seen, identity: Any) -> None:
         """A line of the terminal."""
         step = _STEP.search(text) if "mini-swe-agent" in text else None
         if step and int(step[1]) == 1 <= self.step and not math.isnan(self.spun):
-            self.again()
+            self.close()
+            self.runs, self.step, self.turn, self.context = self.runs + 1, 0, -1, FIRST_PROMPT
+            self.session = self.into.session(("cast", self.into.ledger.file, self.runs))
+            self.since = self.spun
         if step and int(step[1]) > self.step:
             self.close()
             self.spun = math.nan

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -37,7 +37,7 @@ _HIDDEN = re.compile(r"tool-\d{1,6}")  # as our own exports have them
 
 
 Asked = tuple[str, str, float, bool]  # a tool call before it runs: name, class, sleep (s), whether behind
-_Kept = TypeVar("_Kept")
+_Finish = Callable[["Builder", dict[Any, Any]], None]
 _64_BITS = 0xFFFF_FFFF_FFFF_FFFF
 
 
@@ -85,7 +85,7 @@ class Builder:
     ) -> None:
         self.ledger = ledger or Ledger()
         self.seen = Seen()  # what was read before, across files
-        self._rests: dict[Any, Any] = {}
+        self._rests: dict[_Finish, dict[Any, Any]] = {}
         more = dict(more_classes or {})
         self._class_of: Callable[[str], str] = Classes(COMMAND_CLASSES | more) if more else classify
         self._keep_names = keep_names
@@ -112,12 +112,9 @@ class Builder:
             self._parents.append(parent)
         return found
 
-    def across(self, kind: Callable[[Builder], _Kept]) -> _Kept:
-        """What a reader keeps of all files, a new one at first; its `finish` is called at the end."""
-        if kind not in self._rests:
-            self._rests[kind] = kind(self)
-        found: _Kept = self._rests[kind]
-        return found
+    def across(self, finish: _Finish) -> dict[Any, Any]:
+        """What a reader keeps of all files; `finish` is called with it at the end."""
+        return self._rests.setdefault(finish, {})
 
     def copied(self, *identity: Any) -> bool:
         """Whether what these parts identify was taken before, from here or from another file."""
@@ -289,7 +286,8 @@ class Builder:
         self.seen = Seen()  # no more needed, and large
         files, self.ledger.line = self.ledger.file, 0  # what comes out now stands in no one line
         while self._rests:
-            self._rests.popitem()[1].finish()
+            finish, kept = self._rests.popitem()
+            finish(self, kept)
         self.ledger.file = files
         arrays = {name: np.asarray(a) for name, a in self._time.items()}  # no copies: logs are long
         tokens = {name: np.asarray(a) for name, a in self._turn.items()}

@@ -31,7 +31,7 @@ _SILENT = (
     "item_completed",
 )
 _TOKENS = ("input_tokens", "output_tokens", "cached_input_tokens")
-_WALL = re.compile(r"Wall time: ([0-9.]{1,20}) seconds")
+_WALL = re.compile(r"Wall time: (\d{1,15}(?:\.\d{0,15})?) seconds")
 _EXIT = re.compile(r"(?:exited with code |Exit code: |\"exit_code\": ?)(-?\d+)")
 _RUNNING = "Process running with session ID"
 _HEAD = 2_000  # characters of a result in which its times are told
@@ -272,15 +272,8 @@ def _result(output: Any) -> tuple[str, bool, Any]:
     text = "\n".join(part[:_HEAD] for part in parts if isinstance(part, str))
     wall, code = _WALL.search(text), _EXIT.search(text)
     failed = times["exit_code"] not in (0, None) if "exit_code" in times else code and code[1].strip("-0")
-    seconds = times.get("duration_seconds")
-    return text, inner.get("success") is False or bool(failed), _seconds(wall) if seconds is None else seconds
-
-
-def _seconds(found: re.Match[str] | None) -> float | None:
-    try:
-        return float(found[1]) if found else None
-    except ValueError:
-        return None
+    seconds = times.get("duration_seconds", float(wall[1]) if wall else None)
+    return text, inner.get("success") is False or bool(failed), seconds
 
 
 def _input(reading: _Reading, at: float) -> None:

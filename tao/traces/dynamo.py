@@ -51,44 +51,28 @@ class _Agent:
     asked_by: dict[Hashable, int] = field(default_factory=dict)  # tool call -> the row that asks for it
 
 
-class _Agents:
-    """The trajectories of all files; a log that is rotated parts a tool call from its request."""
-
-    def __init__(self, into: Builder) -> None:
-        self.into = into
-        self.agents: dict[tuple[Any, Any], _Agent] = {}
-
-    def of(self, context: Mapping[str, Any]) -> _Agent | None:
-        """The one an event belongs to; older traces call a trajectory a program, of a workflow."""
-        group, own = (
-            name(context.get(new)) or name(context.get(old))
-            for new, old in (("session_id", "workflow_id"), ("trajectory_id", "program_id"))
-        )
-        agent = self.agents.get((group, own))
-        if agent is None and (group or own):
-            above = name(context.get("parent_trajectory_id")) or name(context.get("parent_program_id"))
-            parent = self.into.session(("dynamo", group, above)) if above and above != own else -1
-            agent = _Agent(self.into.session(("dynamo", group, own), parent))
-            self.agents[group, own] = agent
-        return agent
-
-    def finish(self) -> None:
-        """All tool calls, whose events may stand in any order."""
-        for agent in self.agents.values():
-            self.into.ledger.file = agent.file
-            _assign(agent, self.into)
+def _agent(agents: dict[Any, _Agent], context: Mapping[str, Any], into: Builder) -> _Agent | None:
+    """The trajectory of an event; older traces call it a program, of a workflow."""
+    group = name(context.get("session_id")) or name(context.get("workflow_id"))
+    own = name(context.get("trajectory_id")) or name(context.get("program_id"))
+    agent = agents.get((group, own))
+    if agent is None and (group or own):
+        above = name(context.get("parent_trajectory_id")) or name(context.get("parent_program_id"))
+        parent = into.session(("dynamo", group, above)) if above and above != own else -1
+        agent = agents[group, own] = _Agent(into.session(("dynamo", group, own), parent))
+    return agent
 
 
 def read(source: Source, into: Builder) -> None:
     """All requests of all trajectories; their tool calls in the end."""
-    agents = into.across(_Agents)
+    agents = into.across(_finish)
     for row in source.records():
         event = mapping(row.get("event")) or row
         kind = event.get("event_type")
         if kind != "request_end" and kind not in _TOOL_EVENTS:
             source.ledger.skip("events other than of requests and tools")
             continue
-        agent = agents.of(mapping(event.get("agent_context")))
+        agent = _agent(agents, mapping(event.get("agent_context")), into)
         if agent is None:
             source.ledger.skip("events without a session")
             continue
@@ -166,6 +150,12 @@ def _tool(agent: _Agent, tool: Mapping[str, Any], at: float, kind: str, into: Bu
         began = found.ended - into.seconds(found.seconds)
     found.began = found.began if math.isnan(began) else began
     found.error = kind == "tool_error" or tool.get("status") in _FAILED
+
+
+def _finish(into: Builder, agents: Mapping[Any, _Agent]) -> None:
+    for agent in agents.values():
+        into.ledger.file = agent.file
+        _assign(agent, into)
 
 
 def _assign(agent: _Agent, into: Builder) -> None:

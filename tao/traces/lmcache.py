@@ -41,23 +41,9 @@ class _Session:
     file: int = 0  # the last one in which it is
 
 
-class _Sessions:
-    """The sessions of all files, by name."""
-
-    def __init__(self, into: Builder) -> None:
-        self.into = into
-        self.named: dict[Hashable, _Session] = {}
-
-    def finish(self) -> None:
-        """All requests, by session and in order of time."""
-        for name, session in self.named.items():
-            self.into.ledger.file = session.file
-            _take(self.into, self.into.session(("lmcache", name)), session)
-
-
 def read(source: Source, into: Builder) -> None:
     """All requests of a trace; their order is known in the end."""
-    sessions, unit_s = into.across(_Sessions).named, 0.0
+    sessions, unit_s = into.across(_finish), 0.0
     for row in source.records():
         if not fits(row):
             source.ledger.skip("rows that are no request")
@@ -80,6 +66,12 @@ def _unit_s(x: Any) -> float:
     if isinstance(x, bool) or not isinstance(x, int | float):
         return 0.0
     return next((unit for least, most, unit in EPOCH if least <= x < most), 1e-6)
+
+
+def _finish(into: Builder, sessions: Mapping[Hashable, _Session]) -> None:
+    for name, session in sessions.items():
+        into.ledger.file = session.file
+        _take(into, into.session(("lmcache", name)), session)
 
 
 def _take(into: Builder, number: int, session: _Session) -> None:

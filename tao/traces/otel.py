@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections import namedtuple
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -59,7 +60,7 @@ def fits(row: Mapping[str, Any]) -> bool:
 
 def read(source: Source, into: Builder) -> None:
     """All requests and tool calls, in order of their start."""
-    spans = into.across(_Spans)
+    spans: _Spans = into.across(_finish).setdefault("spans", _Spans(into))
     spans.files.append((len(spans.kind), source.ledger.file))
     for document in documents(source):
         if not fits(document):
@@ -90,12 +91,7 @@ def _told(attributes: Any) -> dict[str, Any]:
 
 
 def _count(x: Any) -> Any:
-    if type(x) is str:
-        try:
-            return int(x)
-        except ValueError:
-            return x
-    return x
+    return int(x) if type(x) is str and len(x) < 20 and x.isdecimal() else x
 
 
 def _nanoseconds(x: Any, into: Builder) -> int:
@@ -108,17 +104,11 @@ def _nanoseconds(x: Any, into: Builder) -> int:
     return 0
 
 
-class _Span(NamedTuple):
-    """A span in the end; moments and its length, which may be negative, in seconds, nan for unknown."""
+_Span = namedtuple("_Span", "number kind error more began ended seconds file")  # times in s, nan for unknown
 
-    number: int
-    kind: int
-    error: int
-    more: int
-    began: float
-    ended: float
-    seconds: float
-    file: int
+
+def _finish(into: Builder, kept: Mapping[str, _Spans]) -> None:
+    kept["spans"].finish()
 
 
 class _Spans:
@@ -127,13 +117,14 @@ class _Spans:
     def __init__(self, into: Builder) -> None:
         self.into = into
         self.files: list[tuple[int, int]] = []  # the first span of each file
-        self.key, self.above, self.trace = array("q"), array("q"), array("q")  # hashes; above: 0 for none
+        self.key, self.above, self.trace = (array("q") for _ in range(3))  # hashes; above: 0 for none
         self.began, self.ended = array("q"), array("q")  # nanoseconds, 0 for unknown
         self.kind, self.error = array("b"), array("b")
         self.talk = array("i")  # the number of its conversation, -1 where it names none
         self.more = array("i")  # of a request the place of its tokens, of a tool call the number of its kind
         self.tokens = array("i")  # of requests: prompt, output, cached
         self.talks: dict[str, int] = {}
+        self.only: dict[int, int] = {}  # by trace: the one conversation that is named in it, -1 for several
         self.calls: dict[Asked, int] = {}
         self.turns: dict[int, int] = {}  # the last request of each session
         self.open: dict[int, int] = {}  # requests without tokens, and their rows
@@ -149,7 +140,11 @@ class _Spans:
             kind = GUESS
         if kind != OTHER:
             talk = name(told.get("session"))
-            more = self._call(told) if kind == TOOL else -1 if kind == AGENT else self._usage(told)
+        if kind == TOOL:
+            call = into.asked(told.get("tool"), command(arguments(told.get("arguments"))))
+            more = self.calls.setdefault(call, len(self.calls))
+        elif kind in (REQUEST, GUESS):
+            more = self._usage(told)
         self.key.append(hash((trace, own or f"unnamed {len(self.key)}")))
         self.above.append(0 if above is None else hash((trace, above)))
         self.trace.append(hash(trace))
@@ -159,10 +154,6 @@ class _Spans:
         self.error.append(mapping(row.get("status")).get("code") in _ERROR)
         self.talk.append(-1 if talk is None else self.talks.setdefault(talk, len(self.talks)))
         self.more.append(more)
-
-    def _call(self, told: Mapping[str, Any]) -> int:
-        asked = self.into.asked(told.get("tool"), command(arguments(told.get("arguments"))))
-        return self.calls.setdefault(asked, len(self.calls))
 
     def _usage(self, told: Mapping[str, Any]) -> int:
         """The place of its tokens, -1 where it tells none."""
@@ -184,7 +175,9 @@ class _Spans:
     def finish(self) -> None:
         """Requests and tool calls in order of their start."""
         self.parents, self.asked, self.said = self._parents(), list(self.calls), list(self.talks)
-        self._one_talk()
+        for trace, talk in zip(self.trace, self.talk, strict=True):
+            if talk >= 0:
+                self.only[trace] = talk if self.only.get(trace, talk) == talk else -1
         self._settle()
         inner: list[tuple[int, int]] = []
         for span in self._in_order():
@@ -250,27 +243,12 @@ class _Spans:
                 if kind == GUESS:
                     self.kind[k] = OTHER if k in sums else REQUEST
 
-    def _one_talk(self) -> None:
-        """A trace in which one conversation is named belongs to it as a whole."""
-        talk, trace = np.asarray(self.talk), np.asarray(self.trace)
-        named = np.flatnonzero(talk >= 0)
-        if not 0 < len(named) < len(talk):
-            return
-        named = named[np.argsort(trace[named], kind="stable")]
-        traces, starts = np.unique(trace[named], return_index=True)
-        least, most = (f.reduceat(talk[named], starts) for f in (np.minimum, np.maximum))
-        unnamed = np.flatnonzero(talk < 0)
-        place = np.minimum(np.searchsorted(traces, trace[unnamed]), len(traces) - 1)
-        fits_one = (traces[place] == trace[unnamed]) & (least[place] == most[place])
-        talk[unnamed[fits_one]] = least[place[fits_one]]
-
     def _request(self, span: _Span, session: int) -> None:
         at, flags = span.more, Flag.ERROR if span.error else 0
         context, output, cached = self.tokens[at : at + 3] if at >= 0 else (None, None, None)
         order = -1.0 if math.isnan(span.began) else span.began
-        row = self.into.turn(
-            session, context, output, cached, span.began, span.ended, order=order, flags=flags
-        )
+        moments = span.began, span.ended
+        row = self.into.turn(session, context, output, cached, *moments, order=order, flags=flags)
         self.into.take(row, llm=span.seconds)
         self.turns[session] = row
         if at < 0:
@@ -294,7 +272,8 @@ class _Spans:
             inside.pop()  # the outermost agent is the conversation
         if inside and inside[0] in self.inside:
             return self.inside[inside[0]]
-        talk = next((self.talk[a] for a in reversed((k, *above)) if self.talk[a] >= 0), -1)
+        named = (self.talk[a] for a in reversed((k, *above)) if self.talk[a] >= 0)
+        talk = next(named, self.only.get(self.trace[k], -1))
         number = self.into.session(("otel", self.said[talk] if talk >= 0 else self.trace[k]))
         for a in reversed(inside):
             number = self.inside[a] = self.into.session(("otel", "in", a), number)
