@@ -185,8 +185,8 @@ class _Spans:
             if span.kind in _SKIPPED:
                 self.into.ledger.skip(_SKIPPED[span.kind])
                 continue
-            above = self._above(span.number)
-            around = next((k for k in above if self.kind[k] != OTHER), -1)
+            above = self._above(span.number) if self.parents[span.number] >= 0 else []
+            around = next((k for k in above if self.kind[k] != OTHER), -1) if above else -1
             if span.kind != AGENT and around >= 0 and self.kind[around] == span.kind:
                 self.into.ledger.skip("spans inside a span of the same request or tool call")
                 if span.kind == REQUEST and span.more >= 0 > self.more[around]:
@@ -267,13 +267,15 @@ class _Spans:
 
     def _session(self, k: int, above: list[int]) -> int:
         """The session that a span belongs to: that of the agent or tool it runs in, else the conversation."""
-        inside = [a for a in above if self.kind[a] in (TOOL, AGENT)]
+        inside = [a for a in above if self.kind[a] in (TOOL, AGENT)] if above else []
         if inside and self.kind[inside[-1]] == AGENT:
             inside.pop()  # the outermost agent is the conversation
         if inside and inside[0] in self.inside:
             return self.inside[inside[0]]
-        named = (self.talk[a] for a in reversed((k, *above)) if self.talk[a] >= 0)
-        talk = next(named, self.only.get(self.trace[k], -1))
+        talk = self.talk[k]
+        for a in above:
+            talk = self.talk[a] if self.talk[a] >= 0 else talk
+        talk = self.only.get(self.trace[k], -1) if talk < 0 else talk
         number = self.into.session(("otel", self.said[talk] if talk >= 0 else self.trace[k]))
         for a in reversed(inside):
             number = self.inside[a] = self.into.session(("otel", "in", a), number)
