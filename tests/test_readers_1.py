@@ -8,6 +8,8 @@ import gzip
 import json
 import math
 import os
+import tracemalloc
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tao.traces import READERS, Flag, load
+from tao.traces import READERS, Flag, load, otel
 from tao.traces.builder import Builder
 from tao.traces.files import Source
 from tao.traces.report import Ledger
@@ -197,6 +199,34 @@ def test_codex_times_are_the_tools_own_where_it_tells_them(log):
     assert seconds(found.calls["asked_s"]) == [2.0, None, 5.0]
     assert [found.classes[k] for k in found.calls["tool_class"]] == ["sleep", "test", "other"]
     assert found.turns["flags"].tolist() == [Flag.ERROR, Flag.BACKGROUND, 0]
+
+
+@pytest.mark.parametrize("length", [0, 1_900, 3_000, 100_000])
+@pytest.mark.parametrize("code", [0, 1, -9, None])
+@pytest.mark.parametrize("shape", ["text", "object", "text in an object"])
+def test_codex_reads_an_older_shells_times_after_a_text_of_any_length(log, length, code, shape):
+    result = {
+        "output": "Wall time: 9 seconds\n" + "y" * length,
+        "metadata": {"exit_code": code, "duration_seconds": 1.5},
+    }
+    shapes = {
+        "text": json.dumps(result),
+        "object": result,
+        "text in an object": {"content": json.dumps(result), "success": True},
+    }
+    found = log([meta(), ask(1, "c", name="shell", command=["ls"]), back(40, "c", shapes[shape]), said(42)])
+    assert seconds(found.calls["seconds"]) == [1.5]
+    assert bool(found.turns["flags"][0] & Flag.ERROR) == (code not in (0, None))
+
+
+@pytest.mark.parametrize(
+    "text", ['{"metadata": 1}', '{"metadata": {"a": 1}', 'say "metadata": {}', '{"metadata": []}']
+)
+def test_a_codex_result_that_only_looks_like_an_older_shells_is_a_text(log, text):
+    wall = "Wall time: 2.5 seconds\nExit code: 1\n"
+    found = log([meta(), ask(1, "c"), back(40, "c", wall + text), said(42)])
+    assert seconds(found.calls["seconds"]) == [2.5]
+    assert found.turns["flags"][0] & Flag.ERROR
 
 
 def test_codex_totals_that_repeat_are_no_request_and_totals_that_fall_begin_anew(log):
@@ -509,6 +539,50 @@ def test_a_negative_dynamo_duration_is_0(log):
     assert found.turns["flags"][0] & Flag.NEGATIVE
 
 
+def older(row):
+    """The same event as earlier versions of the schema name its agent."""
+    names = {
+        "session_id": "workflow_id",
+        "trajectory_id": "program_id",
+        "parent_trajectory_id": "parent_program_id",
+    }
+    row = copy.deepcopy(row)
+    event = row.get("event", row)
+    event["agent_context"] = {names[k]: v for k, v in event["agent_context"].items()}
+    return row
+
+
+@given(
+    turns=st.lists(st.tuples(st.booleans(), st.sampled_from(["main", "kid"]), st.booleans()), max_size=8),
+    old=st.booleans(),
+    cuts=st.lists(st.integers(0, 24), max_size=3),
+)
+@settings(max_examples=80, deadline=None)
+def test_a_dynamo_trace_tells_the_same_in_older_names_and_in_any_number_of_files(
+    tmp_path_factory, turns, old, cuts
+):
+    rows, at = [answer(1000, 100, who="main")], 2000
+    for k, (asked, who, wrap) in enumerate(turns):
+        at += 10_000
+        parent = "main" if who == "kid" else None
+        rows.append(answer(at, 100 + k, calls=[f"c{k}"] if asked else [], who=who, parent=parent, wrap=wrap))
+        event = {"tool_call_id": f"c{k}", "tool_class": "bash", "duration_ms": 3000.0}
+        rows.append(dynamo("tool_end", at + 3005, who, wrap, parent, tool=event))
+    whole, parts = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("parts")
+    rotated(whole, rows, [])
+    rotated(parts, [older(row) for row in rows] if old else rows, [c for c in cuts if c < len(rows)])
+    one, many = sane(load(whole)), sane(load(parts))
+    assert len(one.turns) == len(turns) + 1
+    assert seconds(one.calls["seconds"]) == [3.0] * len(turns)
+    assert one.same(many)
+    assert told(one.report.repaired) == told(many.report.repaired)
+
+
+def test_dynamo_tool_calls_before_any_request_are_told_by_their_file(log):
+    found = log([answer(1000, 100)], [tool("tool_end", -500, "a", duration_ms=20.0)])
+    assert [c.places for c in found.report.skipped] == [("file 2",)]
+
+
 # --- OpenTelemetry ---------------------------------------------------------------------------------------
 
 BASE_NS = 1_777_000_000 * 10**9
@@ -524,7 +598,8 @@ def span(key, operation, began, ended, parent="", trace="t", code=0, **told):
         "args": "gen_ai.tool.call.arguments",
         "old": "gen_ai.usage.prompt_tokens",
     }
-    pairs = {"gen_ai.operation.name": operation} | {names[k]: v for k, v in told.items()}
+    pairs = {"gen_ai.operation.name": operation} if operation else {}
+    pairs |= {names[k]: v for k, v in told.items()}
     attributes = [
         {"key": k, "value": {"intValue": str(v)} if isinstance(v, int) else {"stringValue": v}}
         for k, v in pairs.items()
@@ -616,6 +691,133 @@ def test_a_prompt_told_without_its_cached_part_is_completed(log):
     assert repaired(found, "cached") == 1
 
 
+def rotated(folder, rows, cuts):
+    """The same rows as one log that was cut at these places into files."""
+    bounds = [0, *sorted(cuts), len(rows)]
+    for k, (start, end) in enumerate(pairwise(bounds)):
+        if start < end:
+            (folder / f"{k:03d}").write_text("".join(json.dumps(row) + "\n" for row in rows[start:end]))
+
+
+@st.composite
+def traced(draw):
+    """Spans of nested runs, each in a row of its own, in any order."""
+    spans, number = [], 0
+    for trace in range(draw(st.integers(1, 3))):
+        at, inside = 100 * trace, [("", 0)]
+        for _ in range(draw(st.integers(1, 8))):
+            number, at = number + 1, at + 1
+            kind = draw(st.sampled_from(["chat", "execute_tool", "invoke_agent", None, "GET"]))
+            parent, depth = draw(st.sampled_from(inside))
+            told = {"prompt": number, "output": 5} if kind in ("chat", None) else {}
+            told |= {"chat": draw(st.sampled_from("xy"))} if draw(st.booleans()) else {}
+            spans.append(span(f"{number}", kind, at, at + 0.5, parent, f"t{trace}", **told))
+            if kind not in ("chat", None):
+                inside.append((f"{number}", depth + 1))
+    return draw(st.permutations(spans))
+
+
+@given(spans=traced(), data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_spans_tell_the_same_in_any_order_and_in_any_number_of_files(tmp_path_factory, spans, data):
+    whole, parts = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("parts")
+    (whole / "log").write_text(json.dumps(otlp(*sorted(spans, key=lambda s: s["startTimeUnixNano"]))))
+    cuts = data.draw(st.lists(st.integers(0, len(spans)), max_size=4))
+    rotated(parts, [otlp(one) for one in spans], cuts)
+    one, many = sane(load(whole)), sane(load(parts))
+    assert told(one.report.skipped) == told(many.report.skipped)
+    one.turns["flags"] &= ~Flag.OUT_OF_ORDER
+    many.turns["flags"] &= ~Flag.OUT_OF_ORDER
+    assert one.same(many)
+
+
+TOKEN_NAMES = [(a, b) for a in otel.ATTRIBUTES["input"] for b in otel.ATTRIBUTES["output"]]
+
+
+@pytest.mark.parametrize("names", TOKEN_NAMES, ids=" ".join)
+@pytest.mark.parametrize("value", ["intValue", "stringValue", "doubleValue", "number"])
+@pytest.mark.parametrize("operation", [None, "chat"])
+def test_spans_with_tokens_are_requests_whatever_the_tokens_are_called(log, names, value, operation):
+    row = span("c", operation, 0, 1)
+    typed = {"intValue": str, "stringValue": str, "doubleValue": float, "number": int}[value]
+    kind = "intValue" if value == "number" else value
+    row["attributes"] += [
+        {"key": key, "value": {kind: typed(n)}} for key, n in zip(names, (120, 7), strict=True)
+    ]
+    found = log([otlp(row)])
+    assert found.turns[["context_tokens", "output_tokens"]].tolist() == [(120, 7)]
+    assert not found.report.repaired
+
+
+def test_a_span_without_an_operation_that_sums_up_its_requests_is_none(log):
+    rows = [
+        span("run", None, 0, 9, prompt=250, output=10),
+        span("c1", "chat", 0, 1, "run", prompt=100, output=5),
+        span("x", None, 2, 4, "run", prompt=150, output=5),
+        span("e", "embeddings", 5, 6, "run", prompt=99),
+    ]
+    found = log([otlp(*rows)])
+    assert found.turns["context_tokens"].tolist() == [100, 150]
+    assert skipped(found, "neither") == 2
+
+
+@pytest.mark.parametrize("who", ["chats", "root", "first chat"])
+def test_a_trace_in_which_one_conversation_is_named_is_all_of_that_conversation(log, who):
+    named = {"chats": "c1 c2", "root": "r", "first chat": "c1"}[who].split()
+    rows = [
+        span(k, kind, a, b, up, t, **({"chat": "k"} if k in named else {}), **more)
+        for k, kind, a, b, up, t, more in [
+            ("r", "invoke_agent" if who == "root" else "GET", 0, 9, "", "t", {}),
+            ("c1", "chat", 0, 1, "r", "t", {"prompt": 10}),
+            ("x", "execute_tool", 1, 2, "r", "t", {"tool": "bash"}),
+            ("c2", "chat", 3, 4, "r", "t", {"prompt": 20}),
+            ("other", "chat", 5, 6, "", "u", {"prompt": 30}),
+        ]
+    ]
+    found = log([otlp(*rows)])
+    assert found.turns["session"].tolist() == [0, 0, 1]
+    assert seconds(found.calls["seconds"]) == [1.0]
+
+
+def test_a_trace_with_two_conversations_gives_its_nameless_spans_to_neither(log):
+    rows = [span(k, "chat", n, n + 1, prompt=9, **more) for n, (k, more) in enumerate(
+        [("a", {"chat": "x"}), ("b", {"chat": "y"}), ("c", {})])]  # fmt: skip
+    assert log([otlp(*rows)]).turns["session"].tolist() == [0, 1, 2]
+
+
+def test_spans_are_kept_in_few_bytes_until_the_last_is_read(tmp_path):
+    def peak(turns):
+        rows = (
+            otlp(
+                span(f"{k}c", "chat", k, k + 0.4, trace=f"{k // 40}", prompt=100, output=5),
+                span(f"{k}x", "execute_tool", k + 0.4, k + 1, trace=f"{k // 40}", tool="bash",
+                     args=json.dumps({"command": f"pytest -q tests/test_{k}.py # {'x' * 200}"})),
+            )
+            for k in range(turns)
+        )  # fmt: skip
+        (tmp_path / "log").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        tracemalloc.start()
+        try:
+            assert len(load(tmp_path / "log").calls) == turns
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    few, more = peak(5_000), peak(11_000)  # commands are cached up to 4,096
+    assert (more - few) / 6_000 < 400  # with all texts it is three times that
+
+
+def test_what_is_left_out_in_the_end_is_told_by_its_file(log):
+    nothing = otlp(span("g", "GET", 0, 1))
+    early = otlp(span("x", "execute_tool", 0, 1, trace="u", tool="bash"))
+    found = log([nothing, otlp(span("c", "chat", 0, 1, prompt=9))], [early], [nothing])
+    assert {c.what.split(" ")[-1]: c.places for c in found.report.skipped} == {
+        "call": ("file 1",),
+        "session": ("file 2",),
+        "one": ("file 3",),
+    }
+
+
 # --- asciinema -------------------------------------------------------------------------------------------
 
 WAIT = "\r\u280b Waiting for the LM to respond..."
@@ -678,6 +880,38 @@ def test_the_same_cast_twice_is_counted_once(log):
     assert skipped(found, "copies") == 3
 
 
+@pytest.mark.parametrize("version", [2, 3])
+@given(
+    runs=st.lists(st.integers(1, 3), min_size=1, max_size=4),
+    ends=st.lists(st.sampled_from(["User:", "$ exit", ""]), min_size=4, max_size=4),
+)
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_each_run_in_a_cast_is_a_session(log, version, runs, ends):
+    def shown(lengths):
+        events, step_s = [], 1.0 if version == 3 else None
+        for length, end in zip(lengths, ends, strict=False):
+            for number in range(1, length + 1):
+                for text in (
+                    WAIT,
+                    f"\r\nmini-swe-agent (step {number}, $0.01):\r\n```bash\r\nls\r\n```\r\n",
+                    f"\r\n{'User:' if number < length else end}\r\n",
+                ):
+                    events.append((step_s or float(len(events)), text))
+        return cast(*events, version=version)
+
+    found, alone = log(shown(runs)), [log(shown([length])) for length in runs]
+    assert np.diff(found.first).tolist() == runs
+    assert seconds(found.turns["llm_s"]) == [1.0 if k == 0 else 2.0 for n in runs for k in range(n)]
+    firsts = found.turns["context_tokens"][found.first[:-1]].tolist()
+    assert firsts == [one.turns["context_tokens"][0] for one in alone]
+    assert not found.report.skipped
+
+
+def test_a_step_line_that_comes_again_without_a_request_is_counted(log):
+    found = log(cast(*SESSION))
+    assert skipped(found, "quoted") == 1
+
+
 # --- ATIF ------------------------------------------------------------------------------------------------
 
 
@@ -729,6 +963,37 @@ def test_copied_steps_sums_and_subagents_of_a_trajectory(log):
     assert skipped(found, "copies") >= 3
     assert skipped(found, "without a request") == 1
     assert repaired(found, "sum up") == 1
+
+
+@given(
+    timed=st.booleans(),
+    named=st.booleans(),
+    numbers=st.lists(st.integers(1, 9), min_size=1, max_size=5, unique=True),
+    kids=st.integers(0, 2),
+    copies=st.integers(1, 3),
+    apart=st.booleans(),
+)
+@settings(max_examples=80, deadline=None)
+def test_a_step_of_a_trajectory_is_counted_once_with_or_without_times(
+    tmp_path_factory, timed, named, numbers, kids, copies, apart
+):
+    """Sub-agents that share their parent's session id, and its numbers of steps, are none of its copies."""
+    steps = [step(n, n if timed else None, prompt=100 + n) for n in sorted(numbers)]
+    session = "s" if named else None
+    inner = [
+        trajectory(
+            *[step(n, 20 + 10 * kid + n if timed else None, prompt=100 + n) for n in numbers], session=session
+        )
+        for kid in range(kids)
+    ]
+    document = trajectory(*steps, session=session, subagent_trajectories=inner)
+    once, often = tmp_path_factory.mktemp("once"), tmp_path_factory.mktemp("often")
+    rotated(once, [document], [])
+    rotated(often, [document] * copies, range(copies) if apart else [])
+    one, many = sane(load(once)), sane(load(often))
+    assert len(one.turns) == len(numbers) * (1 + kids)
+    assert len(many.turns) == len(one.turns) * (1 if named else copies)
+    assert not named or one.same(many)
 
 
 # --- whatever stands in a field --------------------------------------------------------------------------

@@ -375,6 +375,25 @@ def test_swe_agent_tools_and_times_that_are_absent(log):
     assert negative.turns["flags"].tolist()[0] & Flag.NEGATIVE
 
 
+@pytest.mark.parametrize("best", [None, 0, 1], ids=["attempts only", "the first is best", "the last is best"])
+@given(lengths=st.lists(st.integers(1, 4), min_size=2, max_size=4), sent=st.integers(0, 3))
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_each_swe_agent_attempt_is_a_session_with_its_own_totals(log, best, lengths, sent):
+    attempts = [
+        run(*[step("ls", execution_time=1.0)] * n, sent=sent * 4000 * n, received=100 * n) for n in lengths
+    ]
+    document = {"attempts": attempts, "info": {}}
+    if best is not None:
+        stats = {"tokens_sent": sent * 4000 * sum(lengths), "tokens_received": 100 * sum(lengths)}
+        document |= attempts[best] | {"info": {"model_stats": stats, "best_attempt_idx": best}}
+    found = log(document)
+    assert np.diff(found.first).tolist() == lengths
+    alone = [log(attempt) for attempt in attempts]
+    for name in ("context_tokens", "output_tokens", "tool_s"):
+        assert found.turns[name].tolist() == [x for one in alone for x in one.turns[name].tolist()]
+    assert found.report.rows == sum(lengths)
+
+
 # LMCache
 
 
@@ -411,6 +430,41 @@ def test_lmcache_sessions_are_told_apart_and_copies_left_out(log):
     recording = log(*rows, rows[0], logged(9 * 10**6, [{"role": "user", "content": "x" * 330}], "", "c"))
     assert column(recording, "context_tokens") == [10, 20, 30, 10, 20, 30, 100]
     assert said(recording.report.skipped) == {"requests that are copies from another place": 1}
+
+
+@pytest.mark.parametrize("unit", [1, 10**3, 10**6], ids=["s", "ms", "us"])
+@pytest.mark.parametrize("whole", [True, False])
+@given(
+    after=st.lists(st.integers(0, 10**6), min_size=1, max_size=5),
+    year=st.integers(2010, 2090),
+    rng=st.randoms(),
+)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_lmcache_time_stamps_may_be_in_seconds_milliseconds_or_microseconds(
+    log, unit, whole, after, year, rng
+):
+    moments = [(year - 1970) * 31_556_952 + second for second in after]
+    stamps = [m * unit if whole else float(m * unit) for m in moments]
+    rows = [logged(0, f"{k}", "ok") | {"timestamp": stamp} for k, stamp in enumerate(stamps)]
+    rng.shuffle(rows)
+    recording = log(*rows)
+    assert column(recording, "start_s") == sorted(m - min(moments) for m in moments)
+
+
+@given(lengths=st.lists(st.sampled_from("ab"), min_size=1, max_size=9), cuts=st.sets(st.integers(0, 9)))
+@settings(max_examples=40, deadline=None)
+def test_an_lmcache_log_tells_the_same_in_any_number_of_files(tmp_path_factory, lengths, cuts):
+    rows = [logged(k * 10**6, "x" * (33 + 33 * k), "y" * 60, s) for k, s in enumerate(lengths)][::-1]
+    whole, parts = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("parts")
+    (whole / "log").write_text("\n".join(map(json.dumps, rows)))
+    bounds = sorted({0, len(rows), *(c for c in cuts if c < len(rows))})
+    for start, end in pairwise(bounds):
+        (parts / f"{start:02d}").write_text("\n".join(map(json.dumps, rows[start:end])))
+    one, many = load(whole), load(parts)
+    assert one.same(many)
+    assert said(one.report.repaired) == said(many.report.repaired)
+    assert all(place.startswith("file") for c in many.report.repaired for place in c.places)
+    assert not any("line" in place for c in many.report.repaired for place in c.places)
 
 
 # Mooncake

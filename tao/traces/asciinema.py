@@ -47,12 +47,20 @@ class _Reading:
     context: int = FIRST_PROMPT
     chars: int = 0
     text: str = ""
+    spun: float = math.nan  # the moment of the first spinner since the last step or input
+    runs: int = 1
 
     def line(self, text: str, at: float, copied: Seen, identity: Any) -> None:
         """A line of the terminal."""
         step = _STEP.search(text) if "mini-swe-agent" in text else None
+        if step and int(step[1]) == 1 <= self.step and not math.isnan(self.spun):
+            self.close()
+            self.runs, self.step, self.turn, self.context = self.runs + 1, 0, -1, FIRST_PROMPT
+            self.session = self.into.session(("cast", self.into.ledger.file, self.runs))
+            self.since = self.spun
         if step and int(step[1]) > self.step:
             self.close()
+            self.spun = math.nan
             self.step = int(step[1])
             key = hash((identity, self.step, at))
             if key in copied:
@@ -67,8 +75,12 @@ class _Reading:
             self.answering, self.answered = True, at
         elif self.answering and text.strip() == "User:":
             self.close(at)
-            self.since = at
+            self.since, self.spun = at, math.nan
         elif _SPINNER not in text:
+            if step:
+                self.into.ledger.skip(
+                    "step lines whose number came before: quoted, or of a run without marks"
+                )
             self.chars += len(text.strip())
             if self.answering and len(self.text) < _KEPT:
                 self.text += text.strip("\r")[:_KEPT] + "\n"
@@ -91,20 +103,22 @@ class _Reading:
 
 
 def read(source: Source, into: Builder) -> None:
-    """All steps of the one session that a cast shows."""
-    reading = _Reading(into, into.session(("cast", source.ledger.file)))
+    """All steps of the runs that a cast shows, each a session."""
+    reading = _Reading(into, into.session(("cast", source.ledger.file, 1)))
     identity, rest = None, ""
     for at, text, header in _events(source, into):
         if header is not None:
             identity = name(header.get("timestamp"))
             continue
         rest = rest + text if "\n" in text or _SPINNER not in text else ""
-        if _SPINNER in text and math.isnan(reading.since):
-            reading.since = at
+        if _SPINNER in text:
+            reading.since = at if math.isnan(reading.since) else reading.since
+            reading.spun = at if math.isnan(reading.spun) else reading.spun
         *lines, rest = rest.split("\n")
         rest = rest[-_KEPT:]
         for line in lines:
             reading.line(_ESCAPES.sub("", line), at, into.seen, identity)
+    source.ledger.line = 0  # what is found from here on stands in no one line
     reading.close()
     if not reading.step:
         source.ledger.skip("casts without the step lines of mini-swe-agent: other agents leave no marks")

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tao.traces.builder import Builder
+from tao.traces.derive import plain
 from tao.traces.files import Source, documents
 from tao.traces.values import arguments, command, mapping, mappings, name, scaled
 
@@ -31,15 +32,15 @@ def read(source: Source, into: Builder) -> None:
             source.ledger.skip("rows that are no trajectory")
             continue
         waiting: deque[tuple[Mapping[str, Any], int]] = deque([(document, -1)])
+        place = -1
         while waiting:
-            trajectory, parent = waiting.popleft()
-            if parent >= 0:
-                source.ledger.rows += 1
-            session = _trajectory(trajectory, parent, source, into)
+            place, (trajectory, parent) = place + 1, waiting.popleft()
+            source.ledger.rows += parent >= 0
+            session = _trajectory(trajectory, parent, place, source, into)
             waiting += [(child, session) for child in mappings(trajectory.get("subagent_trajectories"))]
 
 
-def _trajectory(trajectory: Mapping[str, Any], parent: int, source: Source, into: Builder) -> int:
+def _trajectory(trajectory: Mapping[str, Any], parent: int, place: int, source: Source, into: Builder) -> int:
     own = name(trajectory.get("trajectory_id")) or name(trajectory.get("session_id"))
     key = (
         ("atif", own) if own and parent < 0 else ("atif", own, parent, source.ledger.file, source.ledger.line)
@@ -50,12 +51,17 @@ def _trajectory(trajectory: Mapping[str, Any], parent: int, source: Source, into
     if not isinstance(steps, list):
         source.ledger.skip("trajectories without a list of steps")
         return session
-    source.ledger.skip("steps that are no JSON object", sum(not isinstance(step, dict) for step in steps))
-    for step in mappings(steps):
-        at = into.moment(step.get("timestamp"))
-        identity = hash((*key[:2], name(step.get("step_id")), at))
-        copied = own is not None and not math.isnan(at) and identity in into.seen
-        into.seen.add(identity)
+    for step in steps:
+        if not isinstance(step, dict):
+            source.ledger.skip("steps that are no JSON object")
+            continue
+        at, number, copied = into.moment(step.get("timestamp")), name(step.get("step_id")), False
+        if own is not None and (number is not None or not math.isnan(at)):
+            identity = hash((*key[:2], number, at))
+            if math.isnan(at):  # then the place tells it from steps of others in its document
+                identity = hash((*key[:2], number, parent, place, *map(plain, _tokens(step))))
+            copied = identity in into.seen
+            into.seen.add(identity)
         if step.get("is_copied_context") is True or copied:
             source.ledger.skip("steps that are copies of another trajectory's or file's (inherited history)")
         elif step.get("source") != "agent":
@@ -68,20 +74,26 @@ def _trajectory(trajectory: Mapping[str, Any], parent: int, source: Source, into
     return session
 
 
-def _step(step: Mapping[str, Any], session: int, since: float, at: float, into: Builder) -> None:
+def _tokens(step: Mapping[str, Any]) -> list[Any]:
     metrics = mapping(step.get("metrics"))
-    tokens = [metrics.get(key) for key in ("prompt_tokens", "completion_tokens", "cached_tokens")]
+    return [metrics.get(key) for key in ("prompt_tokens", "completion_tokens", "cached_tokens")]
+
+
+def _step(step: Mapping[str, Any], session: int, since: float, at: float, into: Builder) -> None:
+    tokens = _tokens(step)
     count = step.get("llm_call_count")
     if isinstance(count, int | float) and count > 1:
         into.ledger.repair("steps that sum up several requests: their tokens are taken as unknown")
         tokens = [None] * 3
     turn = into.turn(session, tokens[0], tokens[1], tokens[2], since, at)
+    asked = list(mappings(step.get("tool_calls")))
+    if not asked:
+        return
     results = {
         key: mapping(result.get("extra")).get("duration_ms")
         for result in mappings(mapping(step.get("observation")).get("results"))
         if (key := name(result.get("source_call_id")))
     }
-    asked = list(mappings(step.get("tool_calls")))
     for call in asked:
         given = arguments(call.get("arguments"))
         seconds = scaled(results.get(name(call.get("tool_call_id")) or ""), 1e-3)

@@ -36,6 +36,8 @@ OUR_TOOLS = frozenset(["tool"])  # the name of a call whose name no one tells
 _HIDDEN = re.compile(r"tool-\d{1,6}")  # as our own exports have them
 
 
+Asked = tuple[str, str, float, bool]  # a tool call before it runs: name, class, sleep (s), whether behind
+_Finish = Callable[["Builder", dict[Any, Any]], None]
 _64_BITS = 0xFFFF_FFFF_FFFF_FFFF
 
 
@@ -83,6 +85,7 @@ class Builder:
     ) -> None:
         self.ledger = ledger or Ledger()
         self.seen = Seen()  # what was read before, across files
+        self._rests: dict[_Finish, dict[Any, Any]] = {}
         more = dict(more_classes or {})
         self._class_of: Callable[[str], str] = Classes(COMMAND_CLASSES | more) if more else classify
         self._keep_names = keep_names
@@ -108,6 +111,10 @@ class Builder:
             found = self._sessions[key] = len(self._parents)
             self._parents.append(parent)
         return found
+
+    def across(self, finish: _Finish) -> dict[Any, Any]:
+        """What a reader keeps of all files; `finish` is called with it at the end."""
+        return self._rests.setdefault(finish, {})
 
     def copied(self, *identity: Any) -> bool:
         """Whether what these parts identify was taken before, from here or from another file."""
@@ -178,24 +185,28 @@ class Builder:
         kind: str = "",
     ) -> int:
         """A tool call after a turn, in seconds; `kind` is its class where the log tells one that is known."""
-        name = tool if isinstance(tool, str) and tool else "tool"
-        said = command if isinstance(command, str) else None
+        name, found, sleep_s, background = self.asked(tool, command, kind)
         asked_s = self.seconds(asked, turn)
-        if said and "sleep" in said and math.isnan(asked_s):
-            found = parsed_sleep(said)
-            asked_s = math.nan if found is None or found > MAX_TOOL_S else float(found)
-        if said and said.rstrip().endswith("&"):
+        if background:
             self.flag(turn, Flag.BACKGROUND)
         self._call["turn"].append(turn)
         self._call["tool"].append(self._tool(name))
         if kind not in self._known_classes:
             self.ledger.repair("classes that are none of ours nor of --classes, taken as other")
-            kind = "other"
-        self._call["tool_class"].append(self._kind(kind or self._classify(name, said)))
+            found = "other"
+        self._call["tool_class"].append(self._kind(found))
         self._call_s["began"].append(began)
         self._call_s["seconds"].append(self.seconds(seconds, turn))
-        self._call_s["asked"].append(asked_s)
+        self._call_s["asked"].append(sleep_s if math.isnan(asked_s) else asked_s)
         return len(self._call["turn"]) - 1
+
+    def asked(self, tool: Any, command: Any = None, kind: str = "") -> Asked:
+        """What a tool's name and its command, of whatever type, tell of a call."""
+        name = tool if isinstance(tool, str) and tool else "tool"
+        said = command if isinstance(command, str) else ""
+        slept = parsed_sleep(said) if "sleep" in said else None
+        sleep_s = math.nan if slept is None or slept > MAX_TOOL_S else float(slept)
+        return name, kind or self._classify(name, said), sleep_s, said.rstrip().endswith("&")
 
     def result(self, call: int, at: float, error: bool = False, seconds: Any = None) -> None:
         """A tool call has returned, at that moment; `seconds` is what the tool itself measured."""
@@ -273,6 +284,11 @@ class Builder:
     def finish(self) -> Recording:
         """The recording, its turns in order and what follows from them worked out."""
         self.seen = Seen()  # no more needed, and large
+        files, self.ledger.line = self.ledger.file, 0  # what comes out now stands in no one line
+        while self._rests:
+            finish, kept = self._rests.popitem()
+            finish(self, kept)
+        self.ledger.file = files
         arrays = {name: np.asarray(a) for name, a in self._time.items()}  # no copies: logs are long
         tokens = {name: np.asarray(a) for name, a in self._turn.items()}
         order, late = order_of(tokens["session"], arrays["began"], arrays["order"])

@@ -31,7 +31,7 @@ _SILENT = (
     "item_completed",
 )
 _TOKENS = ("input_tokens", "output_tokens", "cached_input_tokens")
-_WALL = re.compile(r"Wall time: ([0-9.]{1,20}) seconds")
+_WALL = re.compile(r"Wall time: (\d{1,15}(?:\.\d{0,15})?) seconds")
 _EXIT = re.compile(r"(?:exited with code |Exit code: |\"exit_code\": ?)(-?\d+)")
 _RUNNING = "Process running with session ID"
 _HEAD = 2_000  # characters of a result in which its times are told
@@ -234,9 +234,8 @@ def _item(reading: _Reading, payload: Mapping[str, Any], what: Any, at: float) -
         if call is None:
             into.ledger.skip("tool results without a call")
             return
-        text, error = _result_text(payload.get("output"))
-        wall, code = _WALL.search(text), _EXIT.search(text)
-        into.result(call[0], at, error or bool(code and code[1].strip("-0")), _seconds(wall))
+        text, error, seconds = _result(payload.get("output"))
+        into.result(call[0], at, error, seconds)
         if _RUNNING in text:
             into.flag(call[1], Flag.BACKGROUND)
     elif kind == "message":
@@ -260,21 +259,21 @@ def _call(reading: _Reading, payload: Mapping[str, Any], at: float) -> None:
         reading.calls[key] = call, reading.turn
 
 
-def _result_text(output: Any) -> tuple[str, bool]:
-    """The beginning of a tool's result, and whether it is marked as failed."""
+def _result(output: Any) -> tuple[str, bool, Any]:
+    """The beginning of a tool's result, whether it failed, and the seconds that it tells itself."""
     inner = mapping(output)
     if inner:
         output = inner.get("content", inner.get("output"))
+    # An older shell's result is a JSON object, whose text, however long, stands before its times.
+    told = arguments(output) if isinstance(output, str) and '"metadata"' in output else inner
+    times = mapping(told.get("metadata"))
+    output = told.get("output") if times else output
     parts = [part.get("text") for part in mappings(output)] if isinstance(output, list) else [output]
     text = "\n".join(part[:_HEAD] for part in parts if isinstance(part, str))
-    return text, inner.get("success") is False
-
-
-def _seconds(found: re.Match[str] | None) -> float | None:
-    try:
-        return float(found[1]) if found else None
-    except ValueError:
-        return None
+    wall, code = _WALL.search(text), _EXIT.search(text)
+    failed = times["exit_code"] not in (0, None) if "exit_code" in times else code and code[1].strip("-0")
+    seconds = times.get("duration_seconds", float(wall[1]) if wall else None)
+    return text, inner.get("success") is False or bool(failed), seconds
 
 
 def _input(reading: _Reading, at: float) -> None:

@@ -43,6 +43,7 @@ class _Agent:
     """A trajectory: its requests, the blocks of its last prompt, its tool calls by id."""
 
     session: int
+    file: int = 0  # the last one in which it is
     requests: list[tuple[float, int]] = field(default_factory=list)  # when sent (else ended), row
     blocks: list[Any] = field(default_factory=list)
     prompt: int = -1
@@ -50,28 +51,35 @@ class _Agent:
     asked_by: dict[Hashable, int] = field(default_factory=dict)  # tool call -> the row that asks for it
 
 
+def _agent(agents: dict[Any, _Agent], context: Mapping[str, Any], into: Builder) -> _Agent | None:
+    """The trajectory of an event; older traces call it a program, of a workflow."""
+    group = name(context.get("session_id")) or name(context.get("workflow_id"))
+    own = name(context.get("trajectory_id")) or name(context.get("program_id"))
+    agent = agents.get((group, own))
+    if agent is None and (group or own):
+        above = name(context.get("parent_trajectory_id")) or name(context.get("parent_program_id"))
+        parent = into.session(("dynamo", group, above)) if above and above != own else -1
+        agent = agents[group, own] = _Agent(into.session(("dynamo", group, own), parent))
+    return agent
+
+
 def read(source: Source, into: Builder) -> None:
-    """All requests of all trajectories; then their tool calls, whose events may stand in any order."""
-    agents: dict[tuple[Any, Any], _Agent] = {}
+    """All requests of all trajectories; their tool calls in the end."""
+    agents = into.across(_finish)
     for row in source.records():
         event = mapping(row.get("event")) or row
-        kind, context = event.get("event_type"), mapping(event.get("agent_context"))
+        kind = event.get("event_type")
         if kind != "request_end" and kind not in _TOOL_EVENTS:
             source.ledger.skip("events other than of requests and tools")
             continue
-        group, own = name(context.get("session_id")), name(context.get("trajectory_id"))
-        if group is None and own is None:
+        agent = _agent(agents, mapping(event.get("agent_context")), into)
+        if agent is None:
             source.ledger.skip("events without a session")
             continue
-        agent = agents.get((group, own))
-        if agent is None:
-            above = name(context.get("parent_trajectory_id"))
-            parent = into.session(("dynamo", group, above)) if above and above != own else -1
-            agent = agents[group, own] = _Agent(into.session(("dynamo", group, own), parent))
-        at = into.moment(event.get("event_time_unix_ms"), 1e-3)
+        at, agent.file = into.moment(event.get("event_time_unix_ms"), 1e-3), source.ledger.file
         what = mapping(event.get("request" if kind == "request_end" else "tool"))
-        identity = (group, own, kind, name(what.get("request_id") or what.get("tool_call_id")), at)
-        if identity[3] is not None and hash(identity) in into.seen:
+        identity = (agent.session, kind, name(what.get("request_id") or what.get("tool_call_id")), at)
+        if identity[2] is not None and hash(identity) in into.seen:
             source.ledger.skip("events that are copies of another one")
             continue
         into.seen.add(hash(identity))
@@ -79,8 +87,6 @@ def read(source: Source, into: Builder) -> None:
             _request(agent, what, at, into)
         else:
             _tool(agent, what, at, str(kind), into)
-    for agent in agents.values():
-        _assign(agent, into)
 
 
 def _request(agent: _Agent, request: Mapping[str, Any], at: float, into: Builder) -> None:
@@ -144,6 +150,12 @@ def _tool(agent: _Agent, tool: Mapping[str, Any], at: float, kind: str, into: Bu
         began = found.ended - into.seconds(found.seconds)
     found.began = found.began if math.isnan(began) else began
     found.error = kind == "tool_error" or tool.get("status") in _FAILED
+
+
+def _finish(into: Builder, agents: Mapping[Any, _Agent]) -> None:
+    for agent in agents.values():
+        into.ledger.file = agent.file
+        _assign(agent, into)
 
 
 def _assign(agent: _Agent, into: Builder) -> None:

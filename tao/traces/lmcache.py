@@ -21,7 +21,7 @@ from tao.traces.mini_swe import characters, commands
 from tao.traces.recording import Flag
 
 TITLE = "LMCache agent trace"
-US = 1e-6
+EPOCH = ((1e9, 1e11, 1.0), (1e12, 1e14, 1e-3))  # ours: stamps of this century in s and in ms; else in us
 ESTIMATED = Flag.CONTEXT_ESTIMATED | Flag.OUTPUT_ESTIMATED
 
 
@@ -38,11 +38,12 @@ class _Session:
     given: array[int] = field(default_factory=lambda: array("q"))
     said: array[int] = field(default_factory=lambda: array("q"))
     asked: dict[int, str] = field(default_factory=dict)  # by request
+    file: int = 0  # the last one in which it is
 
 
 def read(source: Source, into: Builder) -> None:
-    """All requests of a trace, by session and in order of time."""
-    sessions: dict[Hashable, _Session] = {}
+    """All requests of a trace; their order is known in the end."""
+    sessions, unit_s = into.across(_finish), 0.0
     for row in source.records():
         if not fits(row):
             source.ledger.skip("rows that are no request")
@@ -51,13 +52,25 @@ def read(source: Source, into: Builder) -> None:
             source.ledger.skip("requests that are copies from another place")
             continue
         session = sessions.setdefault(plain(row["session_id"]), _Session())
+        session.file, unit_s = source.ledger.file, unit_s or _unit_s(row["timestamp"])
         found = commands(row["output"])
         if len(found) == 1:
             session.asked[len(session.at)] = found[0][:1000]  # ours: enough to tell its class
-        session.at.append(into.moment(row["timestamp"], US))
+        session.at.append(into.moment(row["timestamp"], unit_s or 1.0))
         session.given.append(characters(row["input"]))
         session.said.append(characters(row["output"]))
+
+
+def _unit_s(x: Any) -> float:
+    """The unit of a file's time stamps, by the magnitude of one; 0 for none."""
+    if isinstance(x, bool) or not isinstance(x, int | float):
+        return 0.0
+    return next((unit for least, most, unit in EPOCH if least <= x < most), 1e-6)
+
+
+def _finish(into: Builder, sessions: Mapping[Hashable, _Session]) -> None:
     for name, session in sessions.items():
+        into.ledger.file = session.file
         _take(into, into.session(("lmcache", name)), session)
 
 

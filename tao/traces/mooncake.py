@@ -16,14 +16,13 @@ from tao.traces.files import Source, numbers
 TITLE = "Mooncake"
 BLOCK = 512  # tokens
 MS = 1e-3
+_OTHERS = frozenset(["session_id", "wait_for", "tao", "request_id", "chat_id"])  # keys of other formats
 LEARN = 1000  # ours: requests of which all beginnings are kept, to know those that many share
 
 
 def fits(row: Mapping[str, Any]) -> bool:
     """Whether a row is a request of such a trace, without sessions."""
-    if not {"input_length", "output_length"} <= row.keys():
-        return False
-    return not row.keys() & {"session_id", "wait_for", "tao", "request_id", "chat_id"}
+    return "input_length" in row and "output_length" in row and _OTHERS.isdisjoint(row)
 
 
 def read(source: Source, into: Builder) -> None:
@@ -44,6 +43,7 @@ def read(source: Source, into: Builder) -> None:
         number = into.session(("mooncake", source.ledger.file, rows)) if before is None else before
         sessions.add(whole, prompt, number)
         into.turn(number, prompt, row["output_length"], None, into.moment(row.get("timestamp"), MS))
+    source.ledger.line = 0  # they stand in no one line
     source.ledger.repair("requests joined to a session whose last prompt's whole blocks begin theirs", joined)
 
 
@@ -69,10 +69,8 @@ class _Sessions:
         """The session that such a prompt goes on with: the one of which most blocks are in it."""
         self._rows += 1
         learns, follow, ends = self._rows <= LEARN, self._next, self._ends
-        for block, later in [
-            pair for pair in pairwise(whole) if learns or pair[0] in follow or pair[0] in ends
-        ]:
-            if follow.setdefault(block, later) != later:
+        for block, later in pairwise(whole):
+            if (learns or block in follow or block in ends) and follow.setdefault(block, later) != later:
                 self._shared.add(block)
         for block in reversed([b for b in whole if b in ends]):
             end = ends[block]

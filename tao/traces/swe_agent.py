@@ -15,6 +15,7 @@ from tao.traces.claude_code import CHARS_PER_TOKEN
 from tao.traces.files import Source
 from tao.traces.mini_swe import characters
 from tao.traces.recording import Flag
+from tao.traces.values import mappings
 
 TITLE = "SWE-agent"
 FIRST_PROMPT = 1647  # ours: the median first prompt of 500 runs of mini-swe-agent on SWE-bench Verified
@@ -22,13 +23,26 @@ ESTIMATED = Flag.CONTEXT_ESTIMATED | Flag.OUTPUT_ESTIMATED
 
 
 def fits(row: Mapping[str, Any]) -> bool:
-    """Whether a document is such a trajectory."""
+    """Whether a document is such a trajectory, or holds attempts that are."""
+    return _is_run(row) or any(map(_is_run, mappings(row.get("attempts"))))
+
+
+def _is_run(row: Mapping[str, Any]) -> bool:
     return isinstance(row.get("trajectory"), list) and ("info" in row or "history" in row)
 
 
 def read(source: Source, into: Builder) -> None:
-    """All steps of a trajectory, as one session: an answer, then its action."""
-    found, steps = source.document(), list[Mapping[str, Any]]()
+    """All steps of a trajectory, as one session: an answer, then its action.
+
+    Of several attempts each is a session; the document then repeats the best one, with totals of them all.
+    """
+    found = source.document()
+    for k, run in enumerate([a for a in mappings(found.get("attempts")) if _is_run(a)] or [found]):
+        _run(run, into.session(("swe-agent", source.ledger.file, k)), source, into)
+
+
+def _run(found: Mapping[str, Any], session: int, source: Source, into: Builder) -> None:
+    steps = list[Mapping[str, Any]]()
     for step in found["trajectory"]:
         source.ledger.rows += 1
         if isinstance(step, dict) and ("response" in step or "action" in step):
@@ -39,7 +53,6 @@ def read(source: Source, into: Builder) -> None:
         return
     prompts, outputs = _tokens(found, steps, into)
     into.ledger.repair("tokens estimated from the length of the texts", len(steps))
-    session = into.session(("swe-agent", source.ledger.file))
     for step, prompt, output in zip(steps, prompts, outputs, strict=True):
         turn = into.turn(session, prompt, output, flags=ESTIMATED)
         action = step.get("action")

@@ -7,6 +7,8 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import orjson
+
 _COMMANDS = ("cmd", "command", "keystrokes", "script")  # ours: arguments that are a shell command
 _LARGEST = 1e300  # of numbers that are converted to float
 
@@ -28,9 +30,9 @@ def texts(x: Any) -> list[str]:
 
 def name(x: Any) -> str | None:
     """A text, or a number as text, that may name something."""
-    if isinstance(x, int) and not isinstance(x, bool) and abs(x) < _LARGEST:
-        return str(x)
-    return x if isinstance(x, str) and x else None
+    if isinstance(x, str):
+        return x or None
+    return str(x) if isinstance(x, int) and not isinstance(x, bool) and abs(x) < _LARGEST else None
 
 
 def scaled(x: Any, unit: float) -> Any:
@@ -46,11 +48,11 @@ def scaled(x: Any, unit: float) -> Any:
 
 def arguments(x: Any) -> Mapping[str, Any]:
     """The arguments of a tool call: a JSON object, or its text."""
-    if isinstance(x, str):
+    for loads in (orjson.loads, json.loads) if isinstance(x, str) else ():  # the slow one takes odd text
         try:
-            x = json.loads(x)
+            return mapping(loads(x))
         except (ValueError, RecursionError):
-            return {}
+            pass
     return mapping(x)
 
 
