@@ -20,13 +20,14 @@ from tao.live.faults import Failed, LiveError, Retryable
 from tao.live.live_host import SLOTS, LiveHost, Options
 from tao.live.metrics_page import Load
 from tao.live.servers import Servers
-from tao.live.stream import Reply
+from tao.live.stream import Reply, count
 from tao.live.talk import Talk
 from tao.model import Params
 from tao.policies import DONE, HOLD, NEW, REASONING, WAITING, Policy
 from tao.profiles import PS_PER_S
 
 ATTEMPTS = 3  # ours: a turn that three nodes refused fails
+TOKENIZED = ("tools", "chat_template", "chat_template_kwargs", "add_generation_prompt", "add_special_tokens")
 MAX_FAILURE = 300  # ours: characters of an agent's error that are kept
 
 
@@ -42,6 +43,7 @@ class Scheduler(LiveHost):
         self._fresh: list[int] = []  # sessions that no worker has taken yet
         self._room = 0  # of the book of tools, calls per kind
         self._own = self.view.kinds.number("agent", None)  # its own code, between an answer and a tool
+        self._largest = max(server.capacity_tokens for server in servers.all)
         self._make_room()  # the kernels look into the book for the kind of whoever acts
 
     def submit(self, agents: Mapping[str, Agent]) -> None:
@@ -189,9 +191,8 @@ class Scheduler(LiveHost):
             self._returned(i)
         prompt_tokens = await self._size(talk, ask)
         needs = prompt_tokens + self.params.reserve_tokens
-        largest = max(server.capacity_tokens for server in self.servers.all)
-        if needs > largest:
-            what = f"a request needs {needs:,} tokens with reserve, the largest node holds {largest:,}"
+        if needs > self._largest:
+            what = f"a request needs {needs:,} tokens with reserve, the largest node holds {self._largest:,}"
             raise Failed("tao", None, what)
         for attempt in range(1, ATTEMPTS + 1):
             talk.sent = self._loop.create_future()
@@ -296,16 +297,22 @@ class Scheduler(LiveHost):
             return ask.prompt_tokens
         if ask.prompt is not None and not isinstance(ask.prompt, str):
             return len(ask.prompt)
+        estimated = talk.estimate(ask)
+        if talk.grows(ask) and estimated + self.params.reserve_tokens <= self._largest:
+            return estimated
+        return await self._counted(ask) or estimated
+
+    async def _counted(self, ask: Ask) -> int | None:
+        """Tokens of a prompt as a server counts them, where one does."""
         usable = [b for b in range(len(self.servers.all)) if not self.servers.out(b, self._loop.time())]
-        grown = 0 < talk.context_tokens == talk.prefix_tokens(ask)
-        if usable and not grown:
-            body = {"prompt": ask.prompt} if ask.messages is None else {"messages": list(ask.messages)}
-            node = self.servers[min(usable, key=lambda b: self.view.inflight[b])].node
-            with suppress(LiveError, AttributeError):
-                found = (await node.ask("/tokenize", body)).get("count")
-                if isinstance(found, int) and found > 0:
-                    return found
-        return talk.estimate(ask)
+        if not usable:
+            return None
+        body = {name: ask.options[name] for name in TOKENIZED if name in ask.options}
+        body |= {"prompt": ask.prompt} if ask.messages is None else {"messages": list(ask.messages)}
+        node = self.servers[min(usable, key=lambda b: self.view.inflight[b])].node
+        with suppress(LiveError, AttributeError):
+            return count((await node.ask("/tokenize", body)).get("count"))
+        return None
 
     def _failed(self, i: int, b: int, error: LiveError) -> None:
         """A request came to nothing: the session leaves the node, which may be out of order."""
