@@ -17,6 +17,7 @@ from tao import state
 from tao.live.agents import Ask, Finished, Function, Program, Sleep, in_thread
 from tao.live.faults import Retryable
 from tao.live.metrics_page import Load
+from tao.live.runs import live_policy
 from tao.live.servers import servers_of
 from tao.model import InputError, Params
 from tao.policies import HOLD, POLICIES, TOOL, WAITING, Decision
@@ -166,6 +167,89 @@ def test_a_function_that_never_ends_holds_nothing_up():
         await asyncio.wait([work])
 
     asyncio.run(asyncio.wait_for(whole(), 5))
+
+
+def blocks(seconds):
+    """A call that lasts, such as the end of a container, and says when it has ended."""
+    ended = threading.Event()
+    return lambda: (time.sleep(seconds), ended.set()), ended
+
+
+@pytest.mark.parametrize("where", ["beginning", "code", "end"])
+@pytest.mark.parametrize("stop", ["stop", "cancel"])
+def test_what_an_agent_does_by_itself_holds_nothing_up(where, stop):
+    block, ended = blocks(2.0)
+
+    def script():
+        try:
+            yield Ask([HELLO], options=FEW)
+            if where == "code":
+                block()
+            yield Sleep(100.0)
+        finally:
+            block() if where == "end" else ended.set()
+
+    def agent():
+        if where == "beginning":
+            block()
+        return script()
+
+    made = live_policy("sticky", PARAMS)  # which compiles it
+
+    async def whole():
+        scheduler = await scheduler_on(nodes_of(1, 4112), made, PARAMS)
+        scheduler.options.background = True
+        going = asyncio.ensure_future(scheduler.main({"a": agent, "b": once(then=[Sleep(0.1)] * 3)}))
+        worst_s = 0.0
+        while not going.done():
+            began_s = time.monotonic()
+            await asyncio.sleep(0.01)
+            worst_s = max(worst_s, time.monotonic() - began_s)
+            if 1 in scheduler.history.finished_ps and not scheduler._stopped:
+                scheduler.stop() if stop == "stop" else scheduler.cancel(0, "the run was stopped")
+        await going
+        return worst_s, scheduler.history
+
+    worst_s, history = asyncio.run(asyncio.wait_for(whole(), 60))
+    assert worst_s < 1.0
+    assert (history.failed, list(history.finished_ps)) == ({0: "the run was stopped"}, [1])
+    assert ended.wait(10)
+    if where != "beginning":  # where it was canceled before it had begun there is nothing to clean up
+        assert history.notes == ["sessions that still cleaned up when the run ended: a"]
+
+
+@pytest.mark.parametrize("background", [True, False])
+@pytest.mark.parametrize("why", ["stop", "cancel", "node", "wrong"])
+@pytest.mark.parametrize("wrong", ["raises", "yields"])
+def test_what_an_agent_raises_on_cleaning_up_is_in_the_record(background, why, wrong):
+    def script():
+        try:
+            yield "a string" if why == "wrong" else Ask([HELLO], options=FEW)
+            if why == "node":
+                yield Ask(prompt=list(range(9000)))
+            yield Sleep(100.0)
+        finally:
+            if wrong == "raises":
+                raise OSError("no such container")
+            yield Sleep(1.0)
+
+    async def whole():
+        scheduler = await scheduler_on(nodes_of(1, 4112), "sticky", PARAMS)
+        scheduler.options.background = background
+        going = asyncio.ensure_future(scheduler.main({"a": script}))
+        await asyncio.sleep(0.5)
+        if why in ("stop", "cancel"):
+            scheduler.stop() if why == "stop" else scheduler.cancel(0)
+        await going
+        return scheduler.history
+
+    history = asyncio.run(asyncio.wait_for(whole(), 60))
+    what = "OSError: no such container" if wrong == "raises" else "RuntimeError: generator ignored"
+    assert [what in note and "'a'" in note for note in history.notes] == [True]
+    why = {"stop": "was stopped", "cancel": "canceled", "node": "the largest node", "wrong": "it may yield"}[
+        why
+    ]
+    assert why in history.failed[0]
 
 
 def test_text_of_a_model_is_data(tmp_path):
@@ -458,7 +542,6 @@ def test_a_plan_made_beside_is_rechecked():
 
 def test_nothing_is_compiled_during_a_run():
     from tao import _jit
-    from tao.live.runs import live_policy
 
     made = live_policy("tao", PARAMS)
     before = _jit.cache_misses()

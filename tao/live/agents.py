@@ -187,6 +187,35 @@ Script = Generator[Ask | Tool, Any, Any]
 Agent = Callable[[], Script]
 
 
+class Acting:
+    """An agent at work: its code is in one thread at a time, also once nobody waits for it any more.
+
+    >>> acting = Acting(lambda: (Sleep(x) for x in (0.5, 1.0)))
+    >>> acting.go_on().seconds, acting.go_on().seconds, acting.go_on()
+    (0.5, 1.0, None)
+    """
+
+    def __init__(self, agent: Agent):
+        script = agent()
+        if not isinstance(script, Generator):
+            what = f"the agent is no generator but {type(script).__name__}; let it yield Ask and tools"
+            raise InputError(what)
+        self._script, self._lock = script, threading.Lock()
+
+    def go_on(self, result: Any = None, error: BaseException | None = None) -> Any:
+        """What it yields after this result, or after this error; None: it has returned."""
+        with self._lock:
+            try:
+                return self._script.send(result) if error is None else self._script.throw(error)
+            except StopIteration:
+                return None
+
+    def close(self) -> None:
+        """Let it clean up, once it does nothing else; raises what it raises then."""
+        with self._lock:
+            self._script.close()
+
+
 async def in_thread(do: Callable[[], Any]) -> Any:
     """Its result, from a thread of its own that holds nothing up, not even the end of the program."""
     loop = asyncio.get_running_loop()

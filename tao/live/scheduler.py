@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from tao import durations, state, valuation
-from tao.checks import InputError
-from tao.live.agents import Agent, Ask, Script, Tool, in_thread
+from tao.checks import InputError, listing
+from tao.live.agents import Acting, Agent, Ask, Tool, in_thread
 from tao.live.faults import Failed, LiveError, Retryable
 from tao.live.live_host import SLOTS, LiveHost, Options
 from tao.live.metrics_page import Load
@@ -28,6 +28,7 @@ from tao.profiles import PS_PER_S
 
 ATTEMPTS = 3  # ours: a turn that three nodes refused fails
 TOKENIZED = ("tools", "chat_template", "chat_template_kwargs", "add_generation_prompt", "add_special_tokens")
+CLEAN_S = 1.0  # ours: what agents raise on cleaning up within this time is in the record that `stop` returns
 MAX_FAILURE = 300  # ours: characters of an agent's error that are kept
 
 
@@ -41,6 +42,7 @@ class Scheduler(LiveHost):
         self.sent: dict[tuple[int, int], tuple[int, int | None]] = {}  # by session and turn: see `_credit`
         self.first_tokens: list[tuple[int, int, int, int, int]] = []  # session, turn, node, when, after
         self._fresh: list[int] = []  # sessions that no worker has taken yet
+        self._cleaning: set[asyncio.Task[Any]] = set()  # agents whose sessions have ended
         self._room = 0  # of the book of tools, calls per kind
         self._own = self.view.kinds.number("agent", None)  # its own code, between an answer and a tool
         self._largest = max(server.capacity_tokens for server in servers.all)
@@ -84,6 +86,9 @@ class Scheduler(LiveHost):
             self.cancel(i, "the run was stopped")
         sessions = [talk.task for talk in self.talks if talk.task]
         await asyncio.gather(*sessions, *self._beside, return_exceptions=True)
+        if self._cleaning and (await asyncio.wait(self._cleaning, timeout=CLEAN_S))[1]:
+            names = listing(sorted(task.get_name() for task in self._cleaning))
+            self.history.notes.append(f"sessions that still cleaned up when the run ended: {names}")
         self._stamp()
         if self._thread:
             self._thread.shutdown(wait=False, cancel_futures=True)
@@ -112,7 +117,7 @@ class Scheduler(LiveHost):
     async def _session(self, i: int) -> None:
         talk, view = self.talks[i], self.view
         try:
-            await self._play(i, _script(talk))
+            await self._play(i, await self._aside(partial(Acting, talk.agent)))
             self._stamp()
             if view.phase[i] == NEW:  # it asked for nothing
                 self.history.finished_ps[i] = self.now_ps
@@ -134,25 +139,38 @@ class Scheduler(LiveHost):
         self._over.set()
         self._tell()
 
-    async def _play(self, i: int, script: Script) -> None:
+    async def _play(self, i: int, agent: Acting) -> None:
         """Let the agent go on, and do what it yields, until it returns."""
-        go: Callable[[], Any] = partial(next, script, None)
+        go = agent.go_on
         try:
             while (step := await self._step(go)) is not None:
                 if isinstance(step, Ask):
-                    go = partial(_send, script, await self._turn(i, step))
+                    go = partial(agent.go_on, await self._turn(i, step))
                     continue
                 try:
-                    go = partial(_send, script, await self._tool(i, step))
+                    go = partial(agent.go_on, await self._tool(i, step))
                 except Exception as error:  # of a tool: the agent may know what to do
-                    go = partial(_throw, script, error)
+                    go = partial(agent.go_on, None, error)
         finally:
-            with suppress(ValueError):  # it is at work in its thread, and nobody waits for it any more
-                script.close()
+            work = self._aside(partial(self._close, i, agent))
+            cleaning = asyncio.create_task(work, name=self.talks[i].id)
+            self._cleaning.add(cleaning)
+            cleaning.add_done_callback(self._cleaning.discard)
+
+    def _close(self, i: int, agent: Acting) -> None:
+        try:
+            agent.close()
+        except BaseException as error:  # its session has its end already, so the record has to tell
+            what = f"{type(error).__name__}: {error}"[:MAX_FAILURE]
+            self.history.notes.append(f"session {self.talks[i].id!r} could not clean up: {what}")
+
+    async def _aside(self, do: Callable[[], Any]) -> Any:
+        """Call what is an agent's own; it may take long, so it gets a thread."""
+        return await in_thread(do) if self.options.background else do()
 
     async def _step(self, go: Callable[[], Any]) -> Ask | Tool | None:
-        """What the agent does next; its own code may take long, so it gets a thread."""
-        step = await in_thread(go) if self.options.background else go()
+        """What the agent does next."""
+        step = await self._aside(go)
         if step is None or hasattr(step, "work") or isinstance(step, Ask):
             return step  # type: ignore[no-any-return]
         raise InputError(
@@ -360,24 +378,3 @@ class Scheduler(LiveHost):
             )
         self.servers[b].fault = fault or self.servers[b].fault
         self._tell()
-
-
-def _script(talk: Talk) -> Script:
-    script = talk.agent()
-    if not isinstance(script, Generator):
-        raise InputError(f"the agent is no generator but {type(script).__name__}; let it yield Ask and tools")
-    return script
-
-
-def _send(script: Script, result: Any) -> Any:
-    try:
-        return script.send(result)
-    except StopIteration:
-        return None
-
-
-def _throw(script: Script, error: BaseException) -> Any:
-    try:
-        return script.throw(error)
-    except StopIteration:
-        return None
