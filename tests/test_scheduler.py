@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
 pytest.importorskip("uvicorn", reason="the extra `live` is not installed")
 
-from asgi_node import nodes_of, scheduler_on, virtual
+from asgi_node import AsgiNode, nodes_of, scheduler_on, virtual
 
 from tao import state
 from tao.live.agents import Ask, Finished, Function, Program, Sleep, in_thread
@@ -19,6 +21,7 @@ from tao.live.faults import Retryable
 from tao.live.metrics_page import Load
 from tao.live.runs import live_policy
 from tao.live.servers import servers_of
+from tao.live.stream import count
 from tao.model import InputError, Params
 from tao.policies import HOLD, POLICIES, TOOL, WAITING, Decision
 from tao.profiles import PS_PER_S
@@ -438,6 +441,82 @@ def test_a_policy_that_goes_wrong_ends_the_run_with_its_name():
 def test_a_policy_that_places_nobody_is_noticed():
     with pytest.raises(InputError, match=r"nothing runs, 1 sessions wait"):
         run({"a": once()}, policy=Lazy())
+
+
+class Liar(AsgiNode):
+    """A node whose usage and metrics say what a test wants."""
+
+    lies, page = {}, {}
+
+    async def _generate(self, *args, **options):
+        reply = await super()._generate(*args, **options)
+        return replace(reply, **{name: count(x) for name, x in self.lies.items()})
+
+    async def metrics(self):
+        return replace(await super().metrics(), **self.page)
+
+
+LIES = [0, 1, 2**39, 2**40 - 1, 2**40, 2**40 + 1, 2**53, 2**63, 10**300, -1, None]
+
+
+@pytest.mark.parametrize("policy", ["tao", "sticky", "thunderagent", "vllm_cache_aware", "dynamo_kv"])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_node_that_lies_ends_no_run(policy, seed):
+    """Its own sessions may be misplaced for it; all are accounted for, and others are as they were."""
+    rng = random.Random(seed)
+    used = ("prompt_tokens", "completion_tokens", "cached_tokens")
+    shown = ("running", "waiting", "kv_used", "hit_tokens", "started_s")
+
+    def script():
+        messages = [HELLO]
+        for _ in range(3):
+            reply = yield Ask(messages, options=FEW)
+            messages = [*messages, {"role": "assistant", "content": reply.text}, HELLO]
+            yield Sleep(0.5)
+
+    async def whole():
+        honest, lying = nodes_of(2, 4112)
+        liar = Liar("n1", lying.app)
+        scheduler = await scheduler_on([honest, liar], policy, PARAMS)
+        going = asyncio.ensure_future(scheduler.main(dict.fromkeys("abcdef", script)))
+        while not going.done():
+            liar.lies = {name: rng.choice(LIES) for name in used}
+            liar.page = {name: float(rng.choice(LIES) or 0.5) for name in shown}
+            for b, node in enumerate([honest, liar]):
+                scheduler.saw(b, await node.metrics(), None)
+            await asyncio.sleep(0.2)
+        await going
+        return scheduler
+
+    scheduler = virtual(whole())
+    history = scheduler.history
+    assert len(history.finished_ps) + len(history.failed) == 6
+    assert (scheduler.view.state.node[:, state.USED] == 0).all()
+    assert len(history.finished_ps) >= 2
+    assert all("the largest node holds" in why for why in history.failed.values())
+
+
+def test_a_node_with_less_room_than_its_own_block_is_refused_by_name():
+    class Tiny:
+        name = "n7"
+
+        async def metrics(self):
+            return Load(kv_tokens=16, block_size=16)
+
+    with pytest.raises(InputError, match="n7 has 16 KV tokens in blocks of 16"):
+        asyncio.run(servers_of([Tiny()], None))
+
+
+@pytest.mark.parametrize("when", ["in a turn", "in a look"])
+def test_a_listener_that_goes_wrong_ends_the_run_with_its_error(when):
+    async def look(scheduler, nodes):
+        await asyncio.sleep(0.5)
+        scheduler.options.on_change = lambda: {}["oh"]
+        if when == "in a look":
+            scheduler.saw(0, await nodes[0].metrics(), None)
+
+    with pytest.raises(KeyError, match="oh"):
+        run({"a": once(then=[Sleep(1.0), Ask([HELLO], options=FEW)])}, before=look)
 
 
 # Ends

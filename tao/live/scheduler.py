@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from tao import durations, state, valuation
-from tao.checks import InputError, listing
+from tao.checks import MAX_TOKENS, InputError, listing
 from tao.live.agents import Acting, Agent, Ask, Tool, in_thread
 from tao.live.faults import Failed, LiveError, Retryable
 from tao.live.live_host import SLOTS, LiveHost, Options
@@ -217,7 +217,7 @@ class Scheduler(LiveHost):
             self._stamp()
             if self.view.phase[i] == NEW:
                 self._start(i)
-            self._arrive(i, prompt_tokens, talk.prefix_tokens(ask))
+            self._arrive(i, prompt_tokens, min(talk.prefix_tokens(ask), prompt_tokens))
             self._arrived_ps[i] = asked_ps
             self._poke()
             b = await talk.sent
@@ -287,11 +287,12 @@ class Scheduler(LiveHost):
         server.worked()
         prompt = reply.prompt_tokens or estimated
         output = max(reply.completion_tokens or talk.pieces, 1)
+        context = min(prompt + output, MAX_TOKENS)
         reusable = talk.prefix_tokens(ask)
         self._stamp()
         if self.view.state.session[i, state.CHARGE]:  # all of the answer was empty
             self._first_token(i, b)
-        self._answered(i, b, prompt + output, server.noted_tokens(prompt + output))
+        self._answered(i, b, context, server.noted_tokens(context))
         sent_ps = self._ps(reply.sent_s)
         queued_ps = round((reply.queue_s or 0.0) * self.options.rate * PS_PER_S)
         first_ps = max(self._ps(reply.sent_s + reply.ttft_s), sent_ps)
@@ -305,7 +306,7 @@ class Scheduler(LiveHost):
         self._record_turn(i, b, times, (prompt, min(reusable, prompt), hit, output, -1, -1))
         self._acting(i, self._own, math.nan)
         self._rest(i, last=False)
-        talk.remember(ask, reply, prompt + output)
+        talk.remember(ask, reply, context)
         self._tell()
         self._poke()
 
