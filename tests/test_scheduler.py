@@ -17,7 +17,7 @@ from asgi_node import AsgiNode, nodes_of, scheduler_on, virtual
 
 from tao import state
 from tao.live.agents import Ask, Finished, Function, Program, Sleep, in_thread
-from tao.live.faults import Retryable
+from tao.live.faults import BUSY, PASSING, Failed, Retryable
 from tao.live.metrics_page import Load
 from tao.live.runs import live_policy
 from tao.live.servers import servers_of
@@ -417,6 +417,50 @@ def test_credit_is_lost_with_the_process_that_held_it(policy):
 
     scheduler = run({"a": script}, policy=policy, before=look)
     assert "started anew" in scheduler.history.notes[0]
+
+
+REFUSALS = [Retryable("n", status, "no", status not in BUSY) for status in (None, *PASSING)]
+REFUSALS += [Failed("n", 500, "broke off", suspect=True), Failed("n", 400, "too long")]
+
+
+@pytest.mark.parametrize("error", REFUSALS, ids=lambda error: f"{type(error).__name__}-{error.status}")
+def test_a_node_that_refuses_is_left_out_and_nobody_has_credit_there(error):
+    """However it says so; only a request that is itself at fault tells nothing about the node."""
+    counts = not (isinstance(error, Failed) and error.status == 400)
+
+    def script():
+        yield Ask(prompt=list(range(1000, 1500)), options=FEW)
+        yield Sleep(2.0)
+        yield Ask(prompt=list(range(1000, 1500)), options=FEW)
+
+    async def look(scheduler, nodes):
+        await asyncio.sleep(1.0)
+        noted, b = scheduler.view.noted_tokens, int(scheduler.view.last_node[0])
+        assert (noted[:2, b] == 496).all()
+        answer = nodes[b].complete
+
+        async def refuse(*args, **options):
+            nodes[b].complete = answer
+            raise error
+
+        nodes[b].complete = refuse
+        while nodes[b].complete is not answer:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
+        out_s = scheduler.servers[b].out_until_s - asyncio.get_running_loop().time()
+        assert (noted[:2, b] == (0 if counts else 496)).all()
+        assert 0.4 < out_s < 1.5 if counts else out_s < 0
+
+    class Packs(Lazy):
+        """All on the first node."""
+
+        def route(self, view, i):
+            return 0
+
+    history = run({"a": script, "b": once(500, 4, [Sleep(9.0)])}, policy=Packs(), before=look).history
+    again = [turn.node for turn in history.turns if (turn.session, turn.turn) == (0, 1)]
+    assert again == ([1] if isinstance(error, Retryable) else [])
+    assert (0 in history.failed) == isinstance(error, Failed)
 
 
 def test_an_answer_that_breaks_off_is_not_sent_again():

@@ -334,13 +334,12 @@ class Scheduler(LiveHost):
         return None
 
     def _failed(self, i: int, b: int, error: LiveError) -> None:
-        """A request came to nothing: the session leaves the node, which may be out of order."""
+        """A request came to nothing: the session leaves the node, which may be broken and its cache lost."""
         self._stamp()
         self._release(i)
         if isinstance(error, Retryable) or error.suspect:
             self.servers[b].failed(error, self._loop.time(), self.servers.rng)
-            if error.suspect:
-                self._forget(b)
+            self._forget(b)
             self._loop.call_at(self.servers[b].out_until_s, self._again)
         self._tell()
 
