@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import shutil
+import signal
 import sys
 import threading
 import time
@@ -154,6 +157,30 @@ def gone(pid):
             return True
         time.sleep(0.05)
     return False
+
+
+@pytest.mark.parametrize("left", ["sleep 30 & echo $!", "(sleep 30 & echo $!)", "setsid sleep 30 & echo $!"])
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_program_is_over_when_it_has_ended_whatever_it_leaves_behind(left, status):
+    """What is left in its process group is ended, too; a daemon with one of its own is not ours to end."""
+    if "setsid" in left and not shutil.which("setsid"):
+        pytest.skip("there is no setsid")
+
+    async def whole():
+        descriptors, began_s = len(os.listdir("/dev/fd")), time.monotonic()  # noqa: PTH208
+        found = await Program(["sh", "-c", f"{left}; printf '%070000d' 7; exit {status}"], 20.0).work(1.0)
+        assert time.monotonic() - began_s < 5.0
+        assert len(os.listdir("/dev/fd")) == descriptors  # noqa: PTH208
+        return found
+
+    found = asyncio.run(asyncio.wait_for(whole(), 60))
+    pid, _, rest = found.output.partition(b"\n")
+    try:
+        assert (found.status, rest) == (status, b"7".rjust(70_000, b"0"))
+        assert "setsid" in left or gone(int(pid))
+    finally:
+        if "setsid" in left:
+            os.kill(int(pid), signal.SIGKILL)
 
 
 def test_only_the_end_of_a_long_output_is_kept():
