@@ -99,9 +99,9 @@ def test_a_short_beginning_is_no_measure_of_what_follows(first, options):
     assert used[1] / 1.5 < counted[1] < 1.5 * used[1]
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_what_seems_too_large_is_counted_before_it_is_refused(told):
-    """One word of many letters is few tokens, which only a server can know."""
+@pytest.mark.parametrize("tell", [(True,), (False,), (False, True), (True, False), (False, False)])
+def test_what_seems_too_large_is_counted_before_it_is_refused(tell):
+    """One word of many letters is few tokens, which only a server can know, and not every server tells."""
     asked = []
 
     def script():
@@ -113,25 +113,30 @@ def test_what_seems_too_large_is_counted_before_it_is_refused(told):
         ]
         yield Ask(messages, options={"max_tokens": 4, "chat_template_kwargs": {}})
 
-    async def whole():
-        nodes = nodes_of(1, 16_416)
-        scheduler = await scheduler_on(nodes, "tao", PARAMS)
+    def counts(node, tells):
+        chat = node.chat
 
         async def ask(path, body):
             asked.append((path, set(body)))
-            if not told:
-                raise Failed("n0", 404, "Not Found")
+            if not tells:
+                raise Failed(node.name, 404, "Not Found")
             return {"count": 3_000}
 
-        nodes[0].ask = ask
-        chat = nodes[0].chat
-        nodes[0].chat = lambda messages, **options: chat(messages[:1], **options)
+        node.ask = ask
+        node.chat = lambda messages, **options: chat(messages[:1], **options)
+
+    async def whole():
+        nodes = nodes_of(len(tell), 16_416)
+        scheduler = await scheduler_on(nodes, "tao", PARAMS)
+        for node, tells in zip(nodes, tell, strict=True):
+            counts(node, tells)
         await scheduler.main({"a": script})
         return scheduler.history
 
     failed = virtual(whole()).failed
-    assert asked[1:] == [("/tokenize", {"messages", "chat_template_kwargs"})]
-    assert failed == {} if told else "a request needs 25," in failed[0], failed
+    asks = tell.index(True) + 1 if any(tell) else len(tell)
+    assert asked[asks:] == [("/tokenize", {"messages", "chat_template_kwargs"})] * asks
+    assert failed == {} if any(tell) else "a request needs 25," in failed[0], failed
 
 
 def test_a_rewritten_prompt_teaches_nothing_and_other_tools_leave_no_prefix():
@@ -141,7 +146,8 @@ def test_a_rewritten_prompt_teaches_nothing_and_other_tools_leave_no_prefix():
     grown = Ask([*ask.messages, {"role": "assistant", "content": "ok"}], options={"tools": TOOLS})
     assert talk.grows(grown)
     assert talk.prefix_tokens(Ask(grown.messages)) == 0
+    assert not talk.grows(Ask(grown.messages, options={"tools": TOOLS * 2}))
     rewritten = Ask([{"role": "user", "content": "x" * 9000}], options={"tools": TOOLS})
-    assert talk.prefix_tokens(rewritten) == 0
+    assert talk.prefix_tokens(rewritten) == pytest.approx(3000, 0.01)  # the tools
     talk.remember(rewritten, answer("ok", prompt_tokens=9000), 9001)
     assert (talk.grown_chars, talk.grown_tokens) == (0, 0)

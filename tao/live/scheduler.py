@@ -152,8 +152,7 @@ class Scheduler(LiveHost):
                 except Exception as error:  # of a tool: the agent may know what to do
                     go = partial(agent.go_on, None, error)
         finally:
-            work = self._aside(partial(self._close, i, agent))
-            cleaning = asyncio.create_task(work, name=self.talks[i].id)
+            cleaning = asyncio.create_task(self._aside(partial(self._close, i, agent)), name=self.talks[i].id)
             self._cleaning.add(cleaning)
             cleaning.add_done_callback(self._cleaning.discard)
 
@@ -302,7 +301,7 @@ class Scheduler(LiveHost):
             first_ps,
             self._ps(reply.sent_s + reply.total_s),
         )
-        hit = -1 if reply.cached_tokens is None else reply.cached_tokens
+        hit = -1 if reply.cached_tokens is None or reply.cached_tokens > prompt else reply.cached_tokens
         self._record_turn(i, b, times, (prompt, min(reusable, prompt), hit, output, -1, -1))
         self._acting(i, self._own, math.nan)
         self._rest(i, last=False)
@@ -322,15 +321,13 @@ class Scheduler(LiveHost):
         return await self._counted(ask) or estimated
 
     async def _counted(self, ask: Ask) -> int | None:
-        """Tokens of a prompt as a server counts them, where one does."""
+        """Tokens of a prompt as a server counts them, if one of the two that are least busy does."""
         usable = [b for b in range(len(self.servers.all)) if not self.servers.out(b, self._loop.time())]
-        if not usable:
-            return None
         body = {name: ask.options[name] for name in TOKENIZED if name in ask.options}
         body |= {"prompt": ask.prompt} if ask.messages is None else {"messages": list(ask.messages)}
-        node = self.servers[min(usable, key=lambda b: self.view.inflight[b])].node
-        with suppress(LiveError, AttributeError):
-            return count((await node.ask("/tokenize", body)).get("count"))
+        for b in sorted(usable, key=lambda b: self.view.inflight[b])[:2]:
+            with suppress(LiveError, AttributeError):
+                return count((await self.servers[b].node.ask("/tokenize", body)).get("count"))
         return None
 
     def _failed(self, i: int, b: int, error: LiveError) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
@@ -23,9 +23,8 @@ class Talk:
     agent: Agent
     task: asyncio.Task[None] | None = None
     sent: asyncio.Future[int] | None = None  # the node its request goes to
-    messages: Sequence[dict[str, Any]] | None = None  # of its last chat, the answer included
+    messages: Sequence[dict[str, Any]] | None = None  # of its last chat with its tools and its answer
     prompt: Sequence[int] | str | None = None  # likewise of its last completion
-    tools: Any = None  # that came with them
     context_tokens: int = 0
     chars: int = 0  # of that context
     counted: tuple[int, int] | None = None  # characters and tokens of the last prompt, if its server told
@@ -37,12 +36,10 @@ class Talk:
     def prefix_tokens(self, ask: Ask) -> int:
         """How much of a request repeats the last context, as far as can be told without a tokenizer."""
         if ask.messages is not None and self.messages is not None:
-            if (ask.options.get("tools") or None) != self.tools:
-                return 0  # most templates begin with them
-            same = sum(1 for _ in _same(map(_plain, self.messages), map(_plain, ask.messages)))
+            same = sum(1 for _ in _same(self.messages, _told(ask)))
             if same == len(self.messages):
                 return self.context_tokens
-            before = _tools_length(ask) + sum(map(_length, self.messages[:same])) if same else 0
+            before = sum(map(_length, self.messages[:same]))
             return round(self.context_tokens * before / max(self.chars, 1))
         if ask.prompt and self.prompt:  # both texts, or both token ids, else nothing is the same
             same = sum(1 for _ in _same(self.prompt, ask.prompt))
@@ -55,53 +52,44 @@ class Talk:
 
     def estimate(self, ask: Ask) -> int:
         """Tokens of a request that no server has counted."""
-        chars_per_token = (CHARS_PER_TOKEN * GUESS_TOKENS + self.grown_chars) / (
-            GUESS_TOKENS + self.grown_tokens
-        )
-        return max(1, self.context_tokens + round((_chars(ask) - self.chars) / chars_per_token))
+        chars, tokens = CHARS_PER_TOKEN * GUESS_TOKENS + self.grown_chars, GUESS_TOKENS + self.grown_tokens
+        return max(1, self.context_tokens + round((_chars(ask) - self.chars) * tokens / chars))
 
     def remember(self, ask: Ask, reply: Reply, context_tokens: int) -> None:
         """The conversation now ends with this answer."""
-        self._learn(_chars(ask), reply.prompt_tokens, self.grows(ask))
-        self.context_tokens, self.tools = context_tokens, ask.options.get("tools") or None
-        answer = {"role": "assistant", "content": reply.text, "tool_calls": list(reply.tool_calls)}
-        self.chars = _chars(ask) + _length(answer)
+        chars, tokens = _chars(ask), reply.prompt_tokens
+        if tokens and self.counted and self.grows(ask) and tokens > self.counted[1]:
+            self.grown_chars += chars - self.counted[0]  # a whole prompt has a template in it, unseen
+            self.grown_tokens += tokens - self.counted[1]
+        self.counted = (chars, tokens) if tokens else None
+        answer = _plain({"role": "assistant", "content": reply.text, "tool_calls": reply.tool_calls})
+        self.context_tokens, self.chars = context_tokens, chars + _length(answer)
         if ask.messages is not None:
-            self.messages = [*ask.messages, answer]
+            self.messages = [*_told(ask), answer]
         elif isinstance(ask.prompt, str):
             self.prompt = ask.prompt + reply.text
         else:
             self.prompt = [*(ask.prompt or ()), *(reply.token_ids or ())]
 
-    def _learn(self, chars: int, tokens: int | None, grown: bool) -> None:
-        """Growth alone tells how long tokens are: a whole prompt has a template in it, which nobody sees."""
-        if tokens and self.counted and grown:
-            more, more_tokens = chars - self.counted[0], tokens - self.counted[1]
-            if more > 0 and more_tokens > 0:
-                self.grown_chars += more
-                self.grown_tokens += more_tokens
-        self.counted = (chars, tokens) if tokens else None
-
 
 def _chars(ask: Ask) -> int:
-    if ask.messages is None:
-        return len(ask.prompt) if isinstance(ask.prompt, str) else 0
-    return _tools_length(ask) + sum(map(_length, ask.messages))
+    return len(ask.prompt) if isinstance(ask.prompt, str) else sum(map(_length, _told(ask)))
 
 
-def _tools_length(ask: Ask) -> int:
-    return len(str(ask.options.get("tools") or ""))
+def _told(ask: Ask) -> list[dict[str, Any]]:
+    """Its messages, after its tools, with which most templates begin."""
+    return [_plain({"tools": ask.options.get("tools")}), *map(_plain, ask.messages or ())]
 
 
-def _length(message: Mapping[str, Any]) -> int:
-    return len(str(message.get("content") or "")) + len(str(message.get("tool_calls") or ""))
+def _length(message: dict[str, Any]) -> int:
+    return sum(len(str(message.get(part, ""))) for part in ("tools", "content", "tool_calls"))
 
 
 def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message as templates see it: no content is the same as an empty one, and so are no tool calls."""
+    """A message as templates see it: what is empty is not there, and a list is like a tuple."""
     return {k: list(v) if isinstance(v, tuple) else v for k, v in message.items() if v}
 
 
-def _same(a: Iterable[Any], b: Iterable[Any]) -> Iterator[Any]:
+def _same(a: Sequence[Any], b: Sequence[Any]) -> Iterator[Any]:
     """The part in which two sequences begin alike."""
     return takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False))
