@@ -12,7 +12,7 @@ import shlex
 import signal
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -136,8 +136,7 @@ class Program:
 
     async def work(self, rate: float) -> Finished:
         """Run it to its end or its timeout."""
-        output = _Output()
-        try:
+        with closing(_Output()) as output:
             child = await self._start(output.theirs)
             try:
                 async with asyncio.timeout(self.timeout_s):
@@ -149,8 +148,6 @@ class Program:
                 return Finished(None, bytes(output.kept))
             finally:
                 await _end(child)
-        finally:
-            output.close()
 
     async def _start(self, output: int) -> asyncio.subprocess.Process:
         try:
@@ -187,7 +184,6 @@ class _Output:
             asyncio.get_running_loop().remove_reader(self._ours)
 
     def close(self) -> None:
-        """Read no more of it."""
         asyncio.get_running_loop().remove_reader(self._ours)
         os.close(self._ours)
 
@@ -214,18 +210,14 @@ Agent = Callable[[], Script]
 
 
 class Acting:
-    """An agent at work: its code is in one thread at a time, also once nobody waits for it any more.
-
-    >>> acting = Acting(lambda: (Sleep(x) for x in (0.5, 1.0)))
-    >>> acting.go_on().seconds, acting.go_on().seconds, acting.go_on()
-    (0.5, 1.0, None)
-    """
+    """An agent at work: its code is in one thread at a time, also once nobody waits for it any more."""
 
     def __init__(self, agent: Agent):
         script = agent()
         if not isinstance(script, Generator):
-            what = f"the agent is no generator but {type(script).__name__}; let it yield Ask and tools"
-            raise InputError(what)
+            raise InputError(
+                f"the agent is {type(script).__name__}, no generator; let it yield Ask and tools"
+            )
         self._script, self._lock = script, threading.Lock()
 
     def go_on(self, result: Any = None, error: BaseException | None = None) -> Any:

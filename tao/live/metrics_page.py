@@ -28,7 +28,8 @@ FAMILIES = {  # field of `Load`: names, the newest release's first
     "rejections": ("vllm:admission_rejections_total",),
     "started_s": ("process_start_time_seconds",),
 }
-MAX_COUNT = 2.0**53  # ours: above it a float does not count any more
+MOST = dict.fromkeys(FAMILIES, 2.0**53)  # above it a float does not count any more
+MOST |= {"kv_used": 1.0, "kv_tokens": MAX_TOKENS, "block_size": MAX_TOKENS}
 CONFIG = "vllm:cache_config_info"
 _NAMES = "|".join(name for names in (*FAMILIES.values(), (CONFIG,)) for name in names)
 _LINE = re.compile(rf"^(?:{_NAMES})[{{ ].*$".encode(), re.MULTILINE)
@@ -59,15 +60,10 @@ class Load:
     prefix_caching: bool | None = None
 
     def __post_init__(self) -> None:
-        for name in FAMILIES:
-            self._bound(name, 0.0, 1.0 if name == "kv_used" else MAX_COUNT)
-        for name in ("kv_tokens", "block_size"):
-            self._bound(name, 1, MAX_TOKENS)
-
-    def _bound(self, name: str, least: float, most: float) -> None:
-        x = getattr(self, name)
-        if x is not None and not least <= x <= most:
-            object.__setattr__(self, name, None)
+        for name, most in MOST.items():
+            x = getattr(self, name)
+            if x is not None and not 0 <= x <= most:
+                object.__setattr__(self, name, None)
 
     def restarted_since(self, earlier: Load) -> bool:
         """Whether it is another process now, whose cache is empty."""

@@ -161,12 +161,7 @@ async def servers_of(
                 f"{node.name} does not say how many KV tokens it has; let its /metrics through, or "
                 "give kv_tokens"
             )
-        block = load.block_size or 1
-        if room <= block:
-            raise InputError(
-                f"{node.name} has {room:,} KV tokens in blocks of {block:,}, one of them its own: no "
-                "session fits there; give it more, or leave it out"
-            )
+        block = max(min(load.block_size or 1, room - 1), 1)  # whatever it says, some room is left
         found.append(Server(node, room, block, load))
     for server, endpoint in zip(found, kv_events, strict=False):
         server.events = KvEvents(endpoint)
