@@ -13,6 +13,7 @@ from raw_server import BUSY, CHAT, MODELS, RawServer, answers, chunk, delta, han
 
 from tao.checks import InputError
 from tao.live import Client, Failed, Retryable, client, doctor, nodes, probe, watch
+from tao.live.faults import Broken
 from tao.live.metrics_page import Load
 
 CHATS = "/v1/chat/completions"
@@ -122,6 +123,33 @@ def test_a_node_that_hangs_is_looked_at_less_often(monkeypatch):
         time.sleep(1.0)
         assert 2 <= len(seen) <= 4
         assert set(seen) == {Retryable}
+
+
+def test_no_error_ends_a_watch_or_is_lost(monkeypatch, caplog):
+    told, looks = [], []
+    monkeypatch.setattr(client, "POLL_S", 0.1)
+
+    def listener(node):
+        told.append((node.load, node.fault))
+        raise KeyError("oh")
+
+    def parse(page):
+        looks.append(page)
+        if len(looks) == 2:
+            raise ZeroDivisionError
+        raise Broken("no")
+
+    with RawServer({"/metrics": answers(page(2.0))}) as server, Client(server.url) as node:
+        monkeypatch.setattr(client, "parse", parse)
+        call = node.watch(listener)
+        until = time.monotonic() + 10
+        while len(looks) < 4 and time.monotonic() < until:
+            time.sleep(0.05)
+        assert not call.done()
+        assert {(load, fault.reason) for load, fault in told} == {(None, "no")}
+    raised = [record.exc_info[0] for record in caplog.records]
+    assert raised[:3] == [KeyError, ZeroDivisionError, KeyError]
+    assert all(node.name in record.message for record in caplog.records)
 
 
 async def falls_silent(_request, send):

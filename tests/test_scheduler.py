@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import random
+import shutil
+import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
 pytest.importorskip("uvicorn", reason="the extra `live` is not installed")
 
-from asgi_node import nodes_of, scheduler_on, virtual
+from asgi_node import AsgiNode, nodes_of, scheduler_on, virtual
 
 from tao import state
 from tao.live.agents import Ask, Finished, Function, Program, Sleep, in_thread
-from tao.live.faults import Retryable
+from tao.live.faults import BUSY, PASSING, Failed, Retryable
 from tao.live.metrics_page import Load
+from tao.live.runs import live_policy
 from tao.live.servers import servers_of
+from tao.live.stream import count
 from tao.model import InputError, Params
 from tao.policies import HOLD, POLICIES, TOOL, WAITING, Decision
 from tao.profiles import PS_PER_S
@@ -152,6 +159,30 @@ def gone(pid):
     return False
 
 
+@pytest.mark.parametrize("left", ["sleep 30 & echo $!", "(sleep 30 & echo $!)", "setsid sleep 30 & echo $!"])
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_program_is_over_when_it_has_ended_whatever_it_leaves_behind(left, status):
+    """What is left in its process group is ended, too; a daemon with one of its own is not ours to end."""
+    if "setsid" in left and not shutil.which("setsid"):
+        pytest.skip("there is no setsid")
+
+    async def whole():
+        descriptors, began_s = len(os.listdir("/dev/fd")), time.monotonic()  # noqa: PTH208
+        found = await Program(["sh", "-c", f"{left}; printf '%070000d' 7; exit {status}"], 20.0).work(1.0)
+        assert time.monotonic() - began_s < 5.0
+        assert len(os.listdir("/dev/fd")) == descriptors  # noqa: PTH208
+        return found
+
+    found = asyncio.run(asyncio.wait_for(whole(), 60))
+    pid, _, rest = found.output.partition(b"\n")
+    try:
+        assert (found.status, rest) == (status, b"7".rjust(70_000, b"0"))
+        assert "setsid" in left or gone(int(pid))
+    finally:
+        if "setsid" in left:
+            os.kill(int(pid), signal.SIGKILL)
+
+
 def test_only_the_end_of_a_long_output_is_kept():
     code = "import sys; sys.stdout.write('x' * 3_000_000 + 'end')"
     found = asyncio.run(Program([sys.executable, "-c", code], 30.0).work(1.0))
@@ -166,6 +197,89 @@ def test_a_function_that_never_ends_holds_nothing_up():
         await asyncio.wait([work])
 
     asyncio.run(asyncio.wait_for(whole(), 5))
+
+
+def blocks(seconds):
+    """A call that lasts, such as the end of a container, and says when it has ended."""
+    ended = threading.Event()
+    return lambda: (time.sleep(seconds), ended.set()), ended
+
+
+@pytest.mark.parametrize("where", ["beginning", "code", "end"])
+@pytest.mark.parametrize("stop", ["stop", "cancel"])
+def test_what_an_agent_does_by_itself_holds_nothing_up(where, stop):
+    block, ended = blocks(2.0)
+
+    def script():
+        try:
+            yield Ask([HELLO], options=FEW)
+            if where == "code":
+                block()
+            yield Sleep(100.0)
+        finally:
+            block() if where == "end" else ended.set()
+
+    def agent():
+        if where == "beginning":
+            block()
+        return script()
+
+    made = live_policy("sticky", PARAMS)  # which compiles it
+
+    async def whole():
+        scheduler = await scheduler_on(nodes_of(1, 4112), made, PARAMS)
+        scheduler.options.background = True
+        going = asyncio.ensure_future(scheduler.main({"a": agent, "b": once(then=[Sleep(0.1)] * 3)}))
+        worst_s = 0.0
+        while not going.done():
+            began_s = time.monotonic()
+            await asyncio.sleep(0.01)
+            worst_s = max(worst_s, time.monotonic() - began_s)
+            if 1 in scheduler.history.finished_ps and not scheduler._stopped:
+                scheduler.stop() if stop == "stop" else scheduler.cancel(0, "the run was stopped")
+        await going
+        return worst_s, scheduler.history
+
+    worst_s, history = asyncio.run(asyncio.wait_for(whole(), 60))
+    assert worst_s < 1.0
+    assert (history.failed, list(history.finished_ps)) == ({0: "the run was stopped"}, [1])
+    assert ended.wait(10)
+    if where != "beginning":  # where it was canceled before it had begun there is nothing to clean up
+        assert history.notes == ["sessions that still cleaned up when the run ended: a"]
+
+
+@pytest.mark.parametrize("background", [True, False])
+@pytest.mark.parametrize("why", ["stop", "cancel", "node", "wrong"])
+@pytest.mark.parametrize("wrong", ["raises", "yields"])
+def test_what_an_agent_raises_on_cleaning_up_is_in_the_record(background, why, wrong):
+    def script():
+        try:
+            yield "a string" if why == "wrong" else Ask([HELLO], options=FEW)
+            if why == "node":
+                yield Ask(prompt=list(range(9000)))
+            yield Sleep(100.0)
+        finally:
+            if wrong == "raises":
+                raise OSError("no such container")
+            yield Sleep(1.0)
+
+    async def whole():
+        scheduler = await scheduler_on(nodes_of(1, 4112), "sticky", PARAMS)
+        scheduler.options.background = background
+        going = asyncio.ensure_future(scheduler.main({"a": script}))
+        await asyncio.sleep(0.5)
+        if why in ("stop", "cancel"):
+            scheduler.stop() if why == "stop" else scheduler.cancel(0)
+        await going
+        return scheduler.history
+
+    history = asyncio.run(asyncio.wait_for(whole(), 60))
+    what = "OSError: no such container" if wrong == "raises" else "RuntimeError: generator ignored"
+    assert [what in note and "'a'" in note for note in history.notes] == [True]
+    why = {"stop": "was stopped", "cancel": "canceled", "node": "the largest node", "wrong": "it may yield"}[
+        why
+    ]
+    assert why in history.failed[0]
 
 
 def test_text_of_a_model_is_data(tmp_path):
@@ -332,6 +446,50 @@ def test_credit_is_lost_with_the_process_that_held_it(policy):
     assert "started anew" in scheduler.history.notes[0]
 
 
+REFUSALS = [Retryable("n", status, "no", status not in BUSY) for status in (None, *PASSING)]
+REFUSALS += [Failed("n", 500, "broke off", suspect=True), Failed("n", 400, "too long")]
+
+
+@pytest.mark.parametrize("error", REFUSALS, ids=lambda error: f"{type(error).__name__}-{error.status}")
+def test_a_node_that_refuses_is_left_out_and_nobody_has_credit_there(error):
+    """However it says so; only a request that is itself at fault tells nothing about the node."""
+    counts = not (isinstance(error, Failed) and error.status == 400)
+
+    def script():
+        yield Ask(prompt=list(range(1000, 1500)), options=FEW)
+        yield Sleep(2.0)
+        yield Ask(prompt=list(range(1000, 1500)), options=FEW)
+
+    async def look(scheduler, nodes):
+        await asyncio.sleep(1.0)
+        noted, b = scheduler.view.noted_tokens, int(scheduler.view.last_node[0])
+        assert (noted[:2, b] == 496).all()
+        answer = nodes[b].complete
+
+        async def refuse(*args, **options):
+            nodes[b].complete = answer
+            raise error
+
+        nodes[b].complete = refuse
+        while nodes[b].complete is not answer:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
+        out_s = scheduler.servers[b].out_until_s - asyncio.get_running_loop().time()
+        assert (noted[:2, b] == (0 if counts else 496)).all()
+        assert 0.4 < out_s < 1.5 if counts else out_s < 0
+
+    class Packs(Lazy):
+        """All on the first node."""
+
+        def route(self, view, i):
+            return 0
+
+    history = run({"a": script, "b": once(500, 4, [Sleep(9.0)])}, policy=Packs(), before=look).history
+    again = [turn.node for turn in history.turns if (turn.session, turn.turn) == (0, 1)]
+    assert again == ([1] if isinstance(error, Retryable) else [])
+    assert (0 in history.failed) == isinstance(error, Failed)
+
+
 def test_an_answer_that_breaks_off_is_not_sent_again():
     async def look(scheduler, nodes):
         for node in nodes:
@@ -354,6 +512,85 @@ def test_a_policy_that_goes_wrong_ends_the_run_with_its_name():
 def test_a_policy_that_places_nobody_is_noticed():
     with pytest.raises(InputError, match=r"nothing runs, 1 sessions wait"):
         run({"a": once()}, policy=Lazy())
+
+
+class Liar(AsgiNode):
+    """A node whose usage and metrics say what a test wants."""
+
+    lies, page = {}, {}
+
+    async def _generate(self, *args, **options):
+        reply = await super()._generate(*args, **options)
+        return replace(reply, **{name: count(x) for name, x in self.lies.items()})
+
+    async def metrics(self):
+        return replace(await super().metrics(), **self.page)
+
+
+LIES = [0, 1, 2**39, 2**40 - 1, 2**40, 2**40 + 1, 2**53, 2**63, 10**300, -1, None]
+
+
+@pytest.mark.parametrize("policy", ["tao", "sticky", "thunderagent", "vllm_cache_aware", "dynamo_kv"])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_node_that_lies_ends_no_run(policy, seed):
+    """Its own sessions may be misplaced for it; all are accounted for, and others are as they were."""
+    rng = random.Random(seed)
+    used = ("prompt_tokens", "completion_tokens", "cached_tokens")
+    shown = ("running", "waiting", "kv_used", "hit_tokens", "started_s")
+
+    def script():
+        messages = [HELLO]
+        for _ in range(3):
+            reply = yield Ask(messages, options=FEW)
+            messages = [*messages, {"role": "assistant", "content": reply.text}, HELLO]
+            yield Sleep(0.5)
+
+    async def whole():
+        honest, lying = nodes_of(2, 4112)
+        liar = Liar("n1", lying.app)
+        scheduler = await scheduler_on([honest, liar], policy, PARAMS)
+        going = asyncio.ensure_future(scheduler.main(dict.fromkeys("abcdef", script)))
+        while not going.done():
+            liar.lies = {name: rng.choice(LIES) for name in used}
+            liar.page = {name: float(rng.choice(LIES) or 0.5) for name in shown}
+            for b, node in enumerate([honest, liar]):
+                scheduler.saw(b, await node.metrics(), None)
+            await asyncio.sleep(0.2)
+        await going
+        return scheduler
+
+    scheduler = virtual(whole())
+    history = scheduler.history
+    assert len(history.finished_ps) + len(history.failed) == 6
+    assert (scheduler.view.state.node[:, state.USED] == 0).all()
+    assert len(history.finished_ps) >= 2
+    assert all("the largest node holds" in why for why in history.failed.values())
+
+
+@pytest.mark.parametrize("room", [1, 2, 16, 4096])
+@pytest.mark.parametrize("block", [None, 1, 16, 2**40])
+def test_whatever_blocks_a_node_says_it_has_a_run_begins(room, block):
+    class Odd:
+        name = "n7"
+
+        async def metrics(self):
+            return Load(kv_tokens=room, block_size=block)
+
+    server = asyncio.run(servers_of([Odd()], None))[0]
+    assert 0 <= server.capacity_tokens < room
+    assert 0 <= server.noted_tokens(100) <= 100
+
+
+@pytest.mark.parametrize("when", ["in a turn", "in a look"])
+def test_a_listener_that_goes_wrong_ends_the_run_with_its_error(when):
+    async def look(scheduler, nodes):
+        await asyncio.sleep(0.5)
+        scheduler.options.on_change = lambda: {}["oh"]
+        if when == "in a look":
+            scheduler.saw(0, await nodes[0].metrics(), None)
+
+    with pytest.raises(KeyError, match="oh"):
+        run({"a": once(then=[Sleep(1.0), Ask([HELLO], options=FEW)])}, before=look)
 
 
 # Ends
@@ -458,7 +695,6 @@ def test_a_plan_made_beside_is_rechecked():
 
 def test_nothing_is_compiled_during_a_run():
     from tao import _jit
-    from tao.live.runs import live_policy
 
     made = live_policy("tao", PARAMS)
     before = _jit.cache_misses()

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from raw_server import BUSY, CACHED, CHAT, DEAD, DONE, ROLE, delta, event, usage
 
+from tao.checks import MAX_TOKENS
 from tao.live.faults import Broken, complaint
-from tao.live.metrics_page import MAX_KEPT_BYTES, Load, parse
+from tao.live.metrics_page import FAMILIES, MAX_KEPT_BYTES, Load, parse
 from tao.live.stream import Answer, Events
 
 SAMPLES = Path(os.environ.get("TAO_SHARED", Path(__file__).parents[2] / "shared")) / "live" / "samples"
@@ -171,6 +172,13 @@ def test_tool_calls_are_put_together():
     ]
 
 
+def test_the_name_of_a_token_may_be_a_larger_number_than_a_count():
+    last = event(choices=[], usage={"completion_tokens": 2})
+    for ids, kept in (([2**52, 7], (2**52, 7)), ([2**64, 7], None), ("7", None), (7, None), ({"7": 7}, None)):
+        chunk = event(choices=[{"text": "a", "finish_reason": "stop", "token_ids": ids}])
+        assert reply(chunk, last, DONE).token_ids == kept
+
+
 def test_half_a_character_cannot_reach_a_file():
     assert reply(b'data: {"choices":[{"delta":{"content":"\\ud83d!"}}]}\n\n', *END).text == "?!."
 
@@ -218,6 +226,7 @@ KEYS = [
     "message",
     "metrics",
     "role",
+    "token_ids",
 ]
 LEAVES = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["stop", "abort"])
@@ -235,6 +244,29 @@ def test_whatever_json_a_server_sends_it_is_an_answer_or_broken(event, choice, c
             with suppress(Broken):
                 found.take(json.dumps(sent), 1.0)
         found.reply("n0", "r", 0.0, 1.0)
+
+
+NUMBERS = [
+    *[0, 1, 37, 2**40 - 1, 2**40, 2**40 + 1, 2**53, 2**63, 2**64, 10**300, 1.5, 1e17, 1e300, 1e308],
+    *[math.inf, math.nan, 5e-324, True, None, "37", [], {}],
+]
+HOSTILE = st.sampled_from([*NUMBERS, *(-x for x in NUMBERS[:17])]) | st.integers() | st.floats()
+TOKENS = ("prompt_tokens", "completion_tokens", "cached_tokens", "created_cache_tokens")
+TIMES = ("time_to_first_token_ms", "queue_time_ms")
+
+
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys((*TOKENS, *TIMES), HOSTILE)))
+def test_whatever_numbers_a_server_sends_a_reply_holds_sensible_ones_or_none(sent):
+    details = {name: sent[name] for name in TOKENS[2:] if name in sent}
+    used = {name: sent[name] for name in TOKENS[:2] if name in sent} | {"prompt_tokens_details": details}
+    last = event(choices=[], usage=used, metrics={name: sent.get(name) for name in TIMES})
+    found = reply(ROLE, delta("stop", content="a"), last, DONE)
+    for name in TOKENS:
+        whole = isinstance(sent.get(name), int) and not isinstance(sent[name], bool)
+        sensible = whole and 0 <= sent[name] <= MAX_TOKENS
+        assert getattr(found, name) == (sent[name] if sensible else None)
+    for x in (found.server_ttft_s, found.queue_s, found.tpot_s):
+        assert x is None or 0 <= x <= 1e9
 
 
 @pytest.mark.parametrize(
@@ -315,6 +347,35 @@ def test_a_restart_voids_what_was_counted():
     assert (after.hits_since(before), after.restarted_since(before)) == (20, False)
     assert (again.hits_since(before), again.restarted_since(before)) == (None, True)
     assert not Load().restarted_since(before)
+
+
+LABELS = ("num_gpu_blocks", "block_size", "kv_cache_size_tokens")
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([names[0] for names in FAMILIES.values()]), st.lists(HOSTILE, max_size=3)
+    ),
+    st.lists(st.dictionaries(st.sampled_from(LABELS), HOSTILE), max_size=3),
+)
+def test_whatever_numbers_a_page_holds_a_load_holds_sensible_ones_or_none(values, engines):
+    lines = [line(name, x, engine=k) for name, xs in values.items() for k, x in enumerate(xs)]
+    page = "".join(lines) + "".join(config(k, **labels) for k, labels in enumerate(engines))
+    with suppress(Broken):
+        load = parse(page.encode())
+        for name in FAMILIES:
+            x = getattr(load, name)
+            assert x is None or 0 <= x <= (1 if name == "kv_used" else 2**53)
+        for x in (load.kv_tokens, load.block_size):
+            assert x is None or 0 < x <= MAX_TOKENS
+
+
+@pytest.mark.parametrize("x", ["1e300", "1e308", "-1", "NaN", "+Inf", "9007199254740994"])
+def test_an_engine_that_lies_makes_the_sum_unknown(x):
+    for field, names in FAMILIES.items():
+        page = line(names[0], 0.5, engine=0) + line(names[0], x, engine=1)
+        assert getattr(parse(page.encode()), field) is None
+        assert getattr(parse(line(names[0], 0.5).encode()), field) == 0.5
 
 
 @pytest.mark.parametrize(

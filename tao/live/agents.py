@@ -12,7 +12,7 @@ import shlex
 import signal
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ from tao.workloads import Task, Turn, Workload
 
 MAX_OUTPUT_BYTES = 2**20  # ours: of a program's output, the end of it, is kept
 MIN_ID, IDS = 1000, 2000  # ours: token ids that any vocabulary of 3,000 tokens has, none of them special
+REST_S = 0.2  # ours: the last of a program's output has so long to come
 KILL_S = 1.0  # ours: a program that is told to stop has so long
 
 
@@ -135,11 +136,25 @@ class Program:
 
     async def work(self, rate: float) -> Finished:
         """Run it to its end or its timeout."""
+        with closing(_Output()) as output:
+            child = await self._start(output.theirs)
+            try:
+                async with asyncio.timeout(self.timeout_s):
+                    status = await child.wait()
+                with suppress(TimeoutError):  # what it has left behind may hold its output open for long
+                    await asyncio.wait_for(output.ended.wait(), REST_S)
+                return Finished(status, bytes(output.kept))
+            except TimeoutError:
+                return Finished(None, bytes(output.kept))
+            finally:
+                await _end(child)
+
+    async def _start(self, output: int) -> asyncio.subprocess.Process:
         try:
-            child = await asyncio.create_subprocess_exec(
+            return await asyncio.create_subprocess_exec(
                 *self.argv,
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
+                stdout=output,
                 stderr=asyncio.subprocess.STDOUT,
                 cwd=self.cwd,
                 start_new_session=True,
@@ -148,22 +163,29 @@ class Program:
             raise InputError(
                 f"{shown(self.argv[0])} cannot be run ({error}); give an existing program"
             ) from None
-        output = bytearray()
-        try:
-            async with asyncio.timeout(self.timeout_s):
-                await _read(child, output)
-                return Finished(await child.wait(), bytes(output))
-        except TimeoutError:
-            return Finished(None, bytes(output))
         finally:
-            await _end(child)
+            os.close(output)  # else it never ends
 
 
-async def _read(child: asyncio.subprocess.Process, output: bytearray) -> None:
-    assert child.stdout
-    while chunk := await child.stdout.read(2**16):
-        output += chunk
-        del output[:-MAX_OUTPUT_BYTES]
+class _Output:
+    """A pipe of our own: with one of asyncio's a program's end waits for all who hold it (Python 3.11)."""
+
+    def __init__(self) -> None:
+        self.kept, self.ended = bytearray(), asyncio.Event()
+        self._ours, self.theirs = os.pipe()
+        asyncio.get_running_loop().add_reader(self._ours, self._read)
+
+    def _read(self) -> None:
+        if data := os.read(self._ours, 2**16):
+            self.kept += data
+            del self.kept[:-MAX_OUTPUT_BYTES]
+        else:
+            self.ended.set()
+            asyncio.get_running_loop().remove_reader(self._ours)
+
+    def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._ours)
+        os.close(self._ours)
 
 
 async def _end(child: asyncio.subprocess.Process) -> None:
@@ -185,6 +207,31 @@ def _signal(group: int, sent: signal.Signals) -> None:
 Tool = Sleep | Function | Program
 Script = Generator[Ask | Tool, Any, Any]
 Agent = Callable[[], Script]
+
+
+class Acting:
+    """An agent at work: its code is in one thread at a time, also once nobody waits for it any more."""
+
+    def __init__(self, agent: Agent):
+        script = agent()
+        if not isinstance(script, Generator):
+            raise InputError(
+                f"the agent is {type(script).__name__}, no generator; let it yield Ask and tools"
+            )
+        self._script, self._lock = script, threading.Lock()
+
+    def go_on(self, result: Any = None, error: BaseException | None = None) -> Any:
+        """What it yields after this result, or after this error; None: it has returned."""
+        with self._lock:
+            try:
+                return self._script.send(result) if error is None else self._script.throw(error)
+            except StopIteration:
+                return None
+
+    def close(self) -> None:
+        """Let it clean up, once it does nothing else; raises what it raises then."""
+        with self._lock:
+            self._script.close()
 
 
 async def in_thread(do: Callable[[], Any]) -> Any:

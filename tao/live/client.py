@@ -229,14 +229,18 @@ class Client:
         while True:
             await asyncio.sleep(due_s - clock())
             try:
-                self.load, self.fault = await self._ask("/metrics", None, parse, MAX_PAGE_BYTES), None
-            except LiveError as error:
-                self.load, self.fault = None, error
-                if error.reason == REFUSED:  # vLLM 0.32 may leave its streams open and silent after a SIGTERM
-                    for deadline in (d for d in self._streams if not d.expired()):
-                        deadline.reschedule(min(deadline.when() or math.inf, clock() + GONE_S))
-            if on_load:
-                on_load(self)
+                try:
+                    self.load, self.fault = await self._ask("/metrics", None, parse, MAX_PAGE_BYTES), None
+                except LiveError as error:
+                    self.load, self.fault = None, error
+                    if error.reason == REFUSED:  # vLLM 0.32 may leave streams open and silent after a SIGTERM
+                        for deadline in (d for d in self._streams if not d.expired()):
+                            deadline.reschedule(min(deadline.when() or math.inf, clock() + GONE_S))
+                if on_load:
+                    on_load(self)
+            except Exception as error:  # of on_load, or one that nobody foresaw: the next look may be better
+                said = {"message": f"a look at the load of {self.name} went wrong", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(said)
             due_s += POLL_S * max(1, math.ceil((clock() - due_s) / POLL_S))  # what was missed is left out
 
     async def _models(self, within_s: float = ASK_S) -> list[dict[str, Any]]:

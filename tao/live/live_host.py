@@ -163,7 +163,7 @@ class LiveHost(Host):
                 self._route(i)
         self._decide()
 
-    def _guarded(self, do: Callable[[], None]) -> None:
+    def _guarded(self, do: Callable[[], object]) -> None:
         """A policy that goes wrong ends the run."""
         try:
             do()
@@ -229,4 +229,4 @@ class LiveHost(Host):
 
     def _tell(self) -> None:
         if self.options.on_change:
-            self.options.on_change()
+            self._guarded(self.options.on_change)  # a listener that goes wrong, too

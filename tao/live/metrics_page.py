@@ -5,13 +5,13 @@ Only their lines go to prometheus_client's parser; the whole page would cost the
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
 from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from tao.checks import MAX_TOKENS
 from tao.live.faults import Broken
 
 MAX_PAGE_BYTES = 2**21  # ours: vLLM 0.32's page has about 60 kB per engine
@@ -28,6 +28,8 @@ FAMILIES = {  # field of `Load`: names, the newest release's first
     "rejections": ("vllm:admission_rejections_total",),
     "started_s": ("process_start_time_seconds",),
 }
+MOST = dict.fromkeys(FAMILIES, 2.0**53)  # above it a float does not count any more
+MOST |= {"kv_used": 1.0, "kv_tokens": MAX_TOKENS, "block_size": MAX_TOKENS}
 CONFIG = "vllm:cache_config_info"
 _NAMES = "|".join(name for names in (*FAMILIES.values(), (CONFIG,)) for name in names)
 _LINE = re.compile(rf"^(?:{_NAMES})[{{ ].*$".encode(), re.MULTILINE)
@@ -35,10 +37,11 @@ _LINE = re.compile(rf"^(?:{_NAMES})[{{ ].*$".encode(), re.MULTILINE)
 
 @dataclass(frozen=True)
 class Load:
-    """One look at a node; None is unknown. Counts are sums over the engines behind the address.
+    """One look at a node; None is unknown, as is whatever no node can mean.
 
-    `kv_used`: share 0..1 that running requests hold; reusable cache is not in it. `kv_tokens`: KV capacity of
-    all engines. `block_size` in tokens. `started_s`: wall time at which the process started.
+    Counts are sums over the engines behind the address. `kv_used`: share 0..1 that running requests hold;
+    reusable cache is not in it. `kv_tokens`: KV capacity of all engines. `block_size` in tokens.
+    `started_s`: wall time at which the process started.
     """
 
     running: float | None = None
@@ -55,6 +58,12 @@ class Load:
     kv_tokens: int | None = None
     block_size: int | None = None
     prefix_caching: bool | None = None
+
+    def __post_init__(self) -> None:
+        for name, most in MOST.items():
+            x = getattr(self, name)
+            if x is not None and not 0 <= x <= most:
+                object.__setattr__(self, name, None)
 
     def restarted_since(self, earlier: Load) -> bool:
         """Whether it is another process now, whose cache is empty."""
@@ -87,14 +96,14 @@ def parse(page: bytes) -> Load:
             for sample in family.samples:
                 if sample.name == CONFIG:
                     configs[sample.labels.get("engine", "0")] = sample.labels
-                elif math.isfinite(sample.value):
+                else:
                     values[sample.name].append(sample.value)
     except (ValueError, KeyError, IndexError, RecursionError):
         raise Broken("its metrics page is not in the format of Prometheus") from None
     found = {}
     for field, names in FAMILIES.items():
         given = next((values[name] for name in names if name in values), None)
-        if given:
+        if given and all(value >= 0 for value in given):  # of all engines, and NaN is not
             found[field] = max(given) if field in ("kv_used", "started_s") else sum(given)
     sizes = [_capacity(labels) for labels in configs.values()]
     blocks = [_int(labels.get("block_size")) for labels in configs.values()]

@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from tao import durations, state, valuation
-from tao.checks import InputError
-from tao.live.agents import Agent, Ask, Script, Tool, in_thread
+from tao.checks import MAX_TOKENS, InputError, listing
+from tao.live.agents import Acting, Agent, Ask, Tool, in_thread
 from tao.live.faults import Failed, LiveError, Retryable
 from tao.live.live_host import SLOTS, LiveHost, Options
 from tao.live.metrics_page import Load
 from tao.live.servers import Servers
-from tao.live.stream import Reply
+from tao.live.stream import Reply, count
 from tao.live.talk import Talk
 from tao.model import Params
 from tao.policies import DONE, HOLD, NEW, REASONING, WAITING, Policy
 from tao.profiles import PS_PER_S
 
 ATTEMPTS = 3  # ours: a turn that three nodes refused fails
+TOKENIZED = ("tools", "chat_template", "chat_template_kwargs", "add_generation_prompt", "add_special_tokens")
+CLEAN_S = 1.0  # ours: what agents raise on cleaning up within this time is in the record that `stop` returns
 MAX_FAILURE = 300  # ours: characters of an agent's error that are kept
 
 
@@ -40,8 +42,10 @@ class Scheduler(LiveHost):
         self.sent: dict[tuple[int, int], tuple[int, int | None]] = {}  # by session and turn: see `_credit`
         self.first_tokens: list[tuple[int, int, int, int, int]] = []  # session, turn, node, when, after
         self._fresh: list[int] = []  # sessions that no worker has taken yet
+        self._cleaning: set[asyncio.Task[Any]] = set()  # agents whose sessions have ended
         self._room = 0  # of the book of tools, calls per kind
         self._own = self.view.kinds.number("agent", None)  # its own code, between an answer and a tool
+        self._largest = max(server.capacity_tokens for server in servers.all)
         self._make_room()  # the kernels look into the book for the kind of whoever acts
 
     def submit(self, agents: Mapping[str, Agent]) -> None:
@@ -82,6 +86,9 @@ class Scheduler(LiveHost):
             self.cancel(i, "the run was stopped")
         sessions = [talk.task for talk in self.talks if talk.task]
         await asyncio.gather(*sessions, *self._beside, return_exceptions=True)
+        if self._cleaning and (await asyncio.wait(self._cleaning, timeout=CLEAN_S))[1]:
+            names = listing(sorted(task.get_name() for task in self._cleaning))
+            self.history.notes.append(f"sessions that still cleaned up when the run ended: {names}")
         self._stamp()
         if self._thread:
             self._thread.shutdown(wait=False, cancel_futures=True)
@@ -110,7 +117,7 @@ class Scheduler(LiveHost):
     async def _session(self, i: int) -> None:
         talk, view = self.talks[i], self.view
         try:
-            await self._play(i, _script(talk))
+            await self._play(i, await self._aside(partial(Acting, talk.agent)))
             self._stamp()
             if view.phase[i] == NEW:  # it asked for nothing
                 self.history.finished_ps[i] = self.now_ps
@@ -132,25 +139,37 @@ class Scheduler(LiveHost):
         self._over.set()
         self._tell()
 
-    async def _play(self, i: int, script: Script) -> None:
+    async def _play(self, i: int, agent: Acting) -> None:
         """Let the agent go on, and do what it yields, until it returns."""
-        go: Callable[[], Any] = partial(next, script, None)
+        go = agent.go_on
         try:
             while (step := await self._step(go)) is not None:
                 if isinstance(step, Ask):
-                    go = partial(_send, script, await self._turn(i, step))
+                    go = partial(agent.go_on, await self._turn(i, step))
                     continue
                 try:
-                    go = partial(_send, script, await self._tool(i, step))
+                    go = partial(agent.go_on, await self._tool(i, step))
                 except Exception as error:  # of a tool: the agent may know what to do
-                    go = partial(_throw, script, error)
+                    go = partial(agent.go_on, None, error)
         finally:
-            with suppress(ValueError):  # it is at work in its thread, and nobody waits for it any more
-                script.close()
+            cleaning = asyncio.create_task(self._aside(partial(self._close, i, agent)), name=self.talks[i].id)
+            self._cleaning.add(cleaning)
+            cleaning.add_done_callback(self._cleaning.discard)
+
+    def _close(self, i: int, agent: Acting) -> None:
+        try:
+            agent.close()
+        except BaseException as error:  # its session has its end already, so the record has to tell
+            what = f"{type(error).__name__}: {error}"[:MAX_FAILURE]
+            self.history.notes.append(f"session {self.talks[i].id!r} could not clean up: {what}")
+
+    async def _aside(self, do: Callable[[], Any]) -> Any:
+        """Call what is an agent's own; it may take long, so it gets a thread."""
+        return await in_thread(do) if self.options.background else do()
 
     async def _step(self, go: Callable[[], Any]) -> Ask | Tool | None:
-        """What the agent does next; its own code may take long, so it gets a thread."""
-        step = await in_thread(go) if self.options.background else go()
+        """What the agent does next."""
+        step = await self._aside(go)
         if step is None or hasattr(step, "work") or isinstance(step, Ask):
             return step  # type: ignore[no-any-return]
         raise InputError(
@@ -189,16 +208,15 @@ class Scheduler(LiveHost):
             self._returned(i)
         prompt_tokens = await self._size(talk, ask)
         needs = prompt_tokens + self.params.reserve_tokens
-        largest = max(server.capacity_tokens for server in self.servers.all)
-        if needs > largest:
-            what = f"a request needs {needs:,} tokens with reserve, the largest node holds {largest:,}"
+        if needs > self._largest:
+            what = f"a request needs {needs:,} tokens with reserve, the largest node holds {self._largest:,}"
             raise Failed("tao", None, what)
         for attempt in range(1, ATTEMPTS + 1):
             talk.sent = self._loop.create_future()
             self._stamp()
             if self.view.phase[i] == NEW:
                 self._start(i)
-            self._arrive(i, prompt_tokens, talk.prefix_tokens(ask))
+            self._arrive(i, prompt_tokens, min(talk.prefix_tokens(ask), prompt_tokens))
             self._arrived_ps[i] = asked_ps
             self._poke()
             b = await talk.sent
@@ -268,11 +286,12 @@ class Scheduler(LiveHost):
         server.worked()
         prompt = reply.prompt_tokens or estimated
         output = max(reply.completion_tokens or talk.pieces, 1)
+        context = min(prompt + output, MAX_TOKENS)
         reusable = talk.prefix_tokens(ask)
         self._stamp()
         if self.view.state.session[i, state.CHARGE]:  # all of the answer was empty
             self._first_token(i, b)
-        self._answered(i, b, prompt + output, server.noted_tokens(prompt + output))
+        self._answered(i, b, context, server.noted_tokens(context))
         sent_ps = self._ps(reply.sent_s)
         queued_ps = round((reply.queue_s or 0.0) * self.options.rate * PS_PER_S)
         first_ps = max(self._ps(reply.sent_s + reply.ttft_s), sent_ps)
@@ -282,11 +301,11 @@ class Scheduler(LiveHost):
             first_ps,
             self._ps(reply.sent_s + reply.total_s),
         )
-        hit = -1 if reply.cached_tokens is None else reply.cached_tokens
+        hit = -1 if reply.cached_tokens is None or reply.cached_tokens > prompt else reply.cached_tokens
         self._record_turn(i, b, times, (prompt, min(reusable, prompt), hit, output, -1, -1))
         self._acting(i, self._own, math.nan)
         self._rest(i, last=False)
-        talk.remember(ask, reply, prompt + output)
+        talk.remember(ask, reply, context)
         self._tell()
         self._poke()
 
@@ -296,25 +315,28 @@ class Scheduler(LiveHost):
             return ask.prompt_tokens
         if ask.prompt is not None and not isinstance(ask.prompt, str):
             return len(ask.prompt)
+        estimated = talk.estimate(ask)
+        if talk.grows(ask) and estimated + self.params.reserve_tokens <= self._largest:
+            return estimated
+        return await self._counted(ask) or estimated
+
+    async def _counted(self, ask: Ask) -> int | None:
+        """Tokens of a prompt as a server counts them, if one of the two that are least busy does."""
         usable = [b for b in range(len(self.servers.all)) if not self.servers.out(b, self._loop.time())]
-        grown = 0 < talk.context_tokens == talk.prefix_tokens(ask)
-        if usable and not grown:
-            body = {"prompt": ask.prompt} if ask.messages is None else {"messages": list(ask.messages)}
-            node = self.servers[min(usable, key=lambda b: self.view.inflight[b])].node
+        body = {name: ask.options[name] for name in TOKENIZED if name in ask.options}
+        body |= {"prompt": ask.prompt} if ask.messages is None else {"messages": list(ask.messages)}
+        for b in sorted(usable, key=lambda b: self.view.inflight[b])[:2]:
             with suppress(LiveError, AttributeError):
-                found = (await node.ask("/tokenize", body)).get("count")
-                if isinstance(found, int) and found > 0:
-                    return found
-        return talk.estimate(ask)
+                return count((await self.servers[b].node.ask("/tokenize", body)).get("count"))
+        return None
 
     def _failed(self, i: int, b: int, error: LiveError) -> None:
-        """A request came to nothing: the session leaves the node, which may be out of order."""
+        """A request came to nothing: the session leaves the node, which may be broken and its cache lost."""
         self._stamp()
         self._release(i)
         if isinstance(error, Retryable) or error.suspect:
             self.servers[b].failed(error, self._loop.time(), self.servers.rng)
-            if error.suspect:
-                self._forget(b)
+            self._forget(b)
             self._loop.call_at(self.servers[b].out_until_s, self._again)
         self._tell()
 
@@ -353,24 +375,3 @@ class Scheduler(LiveHost):
             )
         self.servers[b].fault = fault or self.servers[b].fault
         self._tell()
-
-
-def _script(talk: Talk) -> Script:
-    script = talk.agent()
-    if not isinstance(script, Generator):
-        raise InputError(f"the agent is no generator but {type(script).__name__}; let it yield Ask and tools")
-    return script
-
-
-def _send(script: Script, result: Any) -> Any:
-    try:
-        return script.send(result)
-    except StopIteration:
-        return None
-
-
-def _throw(script: Script, error: BaseException) -> Any:
-    try:
-        return script.throw(error)
-    except StopIteration:
-        return None

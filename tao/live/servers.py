@@ -161,7 +161,8 @@ async def servers_of(
                 f"{node.name} does not say how many KV tokens it has; let its /metrics through, or "
                 "give kv_tokens"
             )
-        found.append(Server(node, room, load.block_size or 1, load))
+        block = max(min(load.block_size or 1, room - 1), 1)  # whatever it says, some room is left
+        found.append(Server(node, room, block, load))
     for server, endpoint in zip(found, kv_events, strict=False):
         server.events = KvEvents(endpoint)
     return Servers(found, **options)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from tao.checks import MAX_TOKENS
 from tao.live.faults import Broken, complaint, one_line
 
 MAX_EVENT_BYTES = 2**20  # ours: vLLM's chunks are under 1 kB
@@ -34,13 +35,13 @@ def decoded(data: bytes | str) -> Any:
         raise Broken("it sent what is not JSON") from None
 
 
-def count(x: Any) -> int | None:
+def count(x: Any, most: int = MAX_TOKENS) -> int | None:
     """A number of tokens, or None for whatever else a server sends.
 
-    >>> count(37), count(None), count(-1), count("37")
-    (37, None, None, None)
+    >>> count(37), count(None), count(-1), count("37"), count(2**41)
+    (37, None, None, None, None)
     """
-    return x if isinstance(x, int) and not isinstance(x, bool) and 0 <= x < 2**53 else None
+    return x if isinstance(x, int) and not isinstance(x, bool) and 0 <= x <= most else None
 
 
 def vllm_models(body: bytes) -> list[dict[str, Any]]:
@@ -199,7 +200,8 @@ class Answer:
         tools = delta.get("tool_calls") or []
         if "role" in delta and not (text or reasoning or tools or why):
             return  # it leaves together with the first token, and is none itself
-        self._ids += [x for x in choice.get("token_ids") or () if count(x) is not None]
+        ids = choice.get("token_ids")  # names, which simulated servers take from a larger range than counts
+        self._ids += [x for x in ids if count(x, 2**53) is not None] if isinstance(ids, list) else []
         if self.first_s is None:
             self.first_s = now_s
         else:
