@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from tao.live.double import requests as req
 from tao.live.double.engine import Engine, EngineDeadError, OverloadError
-from tao.live.double.errors import Refusal, error_body, refused
+from tao.live.double.errors import LateRefusal, Refusal, error_body, refused
 from tao.live.double.events import Publisher
 from tao.live.double.jobs import Job, Settings
 from tao.live.double.metrics import Metrics
@@ -26,6 +26,7 @@ from tao.profiles import Profile
 
 STAMP = b"~~~"  # with the option `stamps`, in an answer: when it was sent, see `stamped`
 GUARDED = ("/v1", "/v2", "/inference")  # paths that want the API key, as in vLLM
+EVENTS, DONE = (b"content-type", b"text/event-stream; charset=utf-8"), b"data: [DONE]\n\n"
 BURST_S = 0.002  # ours: between the first look at the queue limits and the second; vLLM tokenizes then
 
 
@@ -204,7 +205,14 @@ class Server:
         try:
             engine.admit(request.n or 1)
             block = self.profile.block_tokens
-            todo = work(request, self.tokenizer, self.replies, engine.max_model_len, block)
+            try:
+                todo = work(request, self.tokenizer, self.replies, engine.max_model_len, block)
+            except LateRefusal as error:
+                if not request.stream:
+                    raise
+                await reply.begin(200, EVENTS)
+                await reply.part(event(error_body(error)) + DONE, more=False)
+                return
             more = about(request, headers, self.settings.version)
             todo = [item | more for item in todo]
             given = headers.get("x-request-id") or request.request_id
@@ -225,7 +233,7 @@ class Server:
 
     async def _stream(self, answers: Answers, todo: list[dict[str, Any]], reply: Response) -> None:
         """Server-sent events; what goes wrong from here on is an event too, for the status is sent."""
-        await reply.begin(200, (b"content-type", b"text/event-stream; charset=utf-8"))
+        await reply.begin(200, EVENTS)
         cut = self.truncate > 0
         self.truncate -= cut
         jobs: list[Job] = []
@@ -245,8 +253,7 @@ class Server:
         finally:
             for job in jobs:
                 answers.engine.abort(job)
-        await reply.part(b"data: [DONE]\n\n")
-        await reply.part(b"", more=False)
+        await reply.part(DONE, more=False)
 
 
 def stamped(part: bytes) -> bytes:

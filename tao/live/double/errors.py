@@ -49,6 +49,10 @@ class Refusal(Exception):  # noqa: N818 - it becomes an answer, not a traceback
         return error
 
 
+class LateRefusal(Refusal):
+    """What the engine itself objects to: a stream has begun by then, and tells it as an event."""
+
+
 def refused(error: Exception) -> Refusal | ValidationError | BodyError:
     """The answer when something fails; as in vLLM, a value that Python minds is the client's fault."""
     if isinstance(error, Refusal | ValidationError | BodyError):

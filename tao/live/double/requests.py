@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
-from tao.live.double.errors import Refusal
+from tao.live.double.errors import LateRefusal, Refusal
 
 USAGE = 'Correct usage: `{"type": "function", "function": {"name": "my_function"}}`'
 MAX_N = 16_384  # vLLM's default of VLLM_MAX_N_SEQUENCES
@@ -135,13 +135,16 @@ class _Sampling(_Open):
         """The stop strings."""
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
 
-    def check(self, limit: int, size: int) -> None:
-        """What vLLM checks last: the sampling, for `limit` tokens to come and `size` in all."""
+    def check(self, limit: int) -> None:
+        """What vLLM checks of the sampling before an answer begins, for `limit` tokens to come."""
         n = 1 if self.n is None else self.n
         t = 1.0 if self.temperature is None else self.temperature
         self._check_values(n, t, limit)
-        if n > 1 and t < 1e-5:
+        if n > 1 and not t:  # above 0, vLLM takes at least 0.01, which is no longer greedy
             raise Refusal(f"n must be 1 when using greedy sampling, got {n}.")
+
+    def check_engine(self, prompt: list[int], size: int) -> None:
+        """What the engine checks, of `size` tokens in all; raises `LateRefusal`."""
         for kind, name, wanted in (
             ("sample", "logprobs", self.chosen),
             ("prompt", "prompt_logprobs", self.asked),
@@ -151,18 +154,22 @@ class _Sampling(_Open):
                 text = (
                     f"Requested {kind} logprobs of {count}, which is greater than max allowed: {MAX_LOGPROBS}"
                 )
-                raise Refusal(text, name, count)
+                raise LateRefusal(text, name, count)
         for name, ids in (
             ("logit_bias", map(int, self.logit_bias or ())),
             ("stop_token_ids", self.stop_token_ids),
         ):
             if bad := [i for i in ids or () if not 0 <= i < (size or 2**63)]:
                 text = f"token_id(s) {bad} in {name} contain out-of-vocab token ids. Vocabulary size: {size}"
-                raise Refusal(text, name, bad)
+                raise LateRefusal(text, name, bad)
         if self.allowed_token_ids == []:
-            raise Refusal("allowed_token_ids is not None and empty!", "allowed_token_ids", [])
+            raise LateRefusal("allowed_token_ids is not None and empty!", "allowed_token_ids", [])
         if bad := [i for i in self.allowed_token_ids or () if not 0 <= i < (size or 2**63)]:
-            raise Refusal("allowed_token_ids contains out-of-vocab token id!", "allowed_token_ids", bad)
+            raise LateRefusal("allowed_token_ids contains out-of-vocab token id!", "allowed_token_ids", bad)
+        if not prompt:
+            raise LateRefusal("The decoder prompt cannot be empty")
+        if (worst := max(prompt)) >= (size or 2**63):
+            raise LateRefusal(f"Token id {worst} is out of vocabulary")
 
     def _check_values(self, n: int, t: float, limit: int) -> None:
         if bad := [key for key in self.logit_bias or () if whole(key) is None]:
@@ -271,6 +278,13 @@ class ChatRequest(_Sampling):
         return self.top_logprobs or 0 if self.prompt_logprobs is None and self.echo else self.prompt_logprobs
 
     @property
+    def wanted(self) -> tuple[str, int | None]:
+        """The field that bounds the answer, and its tokens."""
+        if self.max_completion_tokens is not None:
+            return "max_completion_tokens", self.max_completion_tokens
+        return "max_tokens", self.max_tokens
+
+    @property
     def role(self) -> str:
         """Who speaks next."""
         return "assistant" if self.add_generation_prompt else self.messages[-1].role
@@ -325,6 +339,11 @@ class CompletionRequest(_Sampling):
     def asked(self) -> int | None:
         """How many each token of the prompt gets; None: none."""
         return self.logprobs if self.prompt_logprobs is None and self.echo else self.prompt_logprobs
+
+    @property
+    def wanted(self) -> tuple[str, int | None]:
+        """The field that bounds the answer, and its tokens."""
+        return "max_tokens", 16 if self.max_tokens is None else self.max_tokens
 
     @property
     def silent(self) -> bool:

@@ -49,6 +49,14 @@ def _check_tools(request: req.ChatRequest) -> None:
         raise Refusal(f"tool_choice={named} requires --tool-call-parser to be set")
 
 
+def _check_room(request: req.ChatRequest | req.CompletionRequest, longest: int) -> None:
+    """Whether the numbers given fit the model at all, which is asked before any text is read."""
+    name, wanted = request.wanted
+    if (wanted or 0) > longest:
+        text = f"{name}={wanted} cannot be greater than max_model_len={longest}. Please request fewer"
+        raise Refusal(f"{text} output tokens.", name, wanted)
+
+
 def _given(request: req.CompletionRequest, tokenizer: Tokenizer, longest: int) -> list[tuple[str, list[int]]]:
     """The texts, where they are echoed, and tokens of a completion's prompts; raises `Refusal`."""
     given: Any = request.prompt
@@ -63,11 +71,7 @@ def _given(request: req.CompletionRequest, tokenizer: Tokenizer, longest: int) -
         raise Refusal(
             f"{len(given)} prompts with {request.n} answers each; at most {req.MAX_N} fit here.", "n"
         )
-    worst = max((max(p, default=0) for p in given if isinstance(p, list)), default=0)
-    if worst >= (tokenizer.size or 2**63):
-        raise Refusal(f"Token id {worst} is out of vocabulary")
-    if [] in given:
-        raise Refusal("The decoder prompt cannot be empty")
+    _check_room(request, longest)
     found = []
     for p in given:
         tokens = encode(tokenizer, p, longest) if isinstance(p, str) else p
@@ -86,12 +90,11 @@ def work(
     block: int,
 ) -> list[dict[str, Any]]:
     """The arguments of `Engine.submit`, for every choice; raises `Refusal`."""
-    wanted, name, reply = request.max_tokens, "max_tokens", None
+    reply, (_, wanted) = None, request.wanted
     if isinstance(request, req.ChatRequest):
         if not replies:
             _check_tools(request)
-        if request.max_completion_tokens is not None:
-            wanted, name = request.max_completion_tokens, "max_completion_tokens"
+        _check_room(request, longest)
         tools = [tool.model_dump(exclude_unset=True) for tool in request.tools or ()]
         options = {"add_generation_prompt": request.add_generation_prompt, "tools": tools or None}
         options |= request.chat_template_kwargs or {}
@@ -99,14 +102,14 @@ def work(
         reply = find_reply(replies, [m.model_dump() for m in request.messages])
     else:
         prompts = _given(request, tokenizer, longest)
-        wanted = 16 if wanted is None else 1 if request.silent else wanted
-    if (wanted or 0) > longest:
-        text = f"{name}={wanted} cannot be greater than max_model_len={longest}. Please request fewer"
-        raise Refusal(f"{text} output tokens.", name, wanted)
+        wanted = 1 if request.silent else wanted
+    room = [min(longest - len(prompt), longest if wanted is None else wanted) for _, prompt in prompts]
+    for limit in room:
+        request.check(limit)
+    for _, prompt in prompts:
+        request.check_engine(prompt, tokenizer.size)
     found = []
-    for text, prompt in prompts:
-        limit = min(longest - len(prompt), longest if wanted is None else wanted)
-        request.check(limit, tokenizer.size)
+    for (text, prompt), limit in zip(prompts, room, strict=True):
         least = limit if request.ignore_eos else request.min_tokens
         made = answer(tokenizer, reply, limit, least, request.allowed_token_ids or ())
         include, ids = request.include_stop_str_in_output, request.stop_token_ids or ()
