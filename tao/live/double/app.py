@@ -184,11 +184,9 @@ class Server:
         request = req.TOKENIZE.validate_python(data, from_attributes=True)
         self._served(request.model)
         if isinstance(request, req.TokenizeChat):
-            options = {"add_generation_prompt": request.add_generation_prompt}
-            options |= request.chat_template_kwargs or {}
-            tokens = conversation(self.tokenizer, request.messages, options, self.engine.max_model_len)
+            tokens = conversation(self.tokenizer, request, self.settings.model)[1]
         else:
-            tokens = encode(self.tokenizer, request.prompt, self.engine.max_model_len)
+            tokens = encode(self.tokenizer, request.prompt, request)
         strings = [self.tokenizer.token_str(t) for t in tokens] if request.return_token_strs else None
         size = {"count": len(tokens), "max_model_len": self.engine.max_model_len}
         return size | {"tokens": tokens, "token_strs": strings}
@@ -206,7 +204,9 @@ class Server:
             engine.admit(request.n or 1)
             block = self.profile.block_tokens
             try:
-                todo = work(request, self.tokenizer, self.replies, engine.max_model_len, block)
+                rank = req.whole(headers.get("x-data-parallel-rank", ""))
+                longest, model = engine.max_model_len, self.settings.model
+                todo = work(request, self.tokenizer, self.replies, longest, block, model, rank)
             except LateRefusal as error:
                 if not request.stream:
                     raise
