@@ -404,3 +404,99 @@ def test_a_search_tells_its_answer_when_it_is_over(tiny):  # noqa: F811
     assert len(events(answered(tiny, CHAT, body | {"stream": True}).text)) == 3
     refused = answered(tiny, TEXT, asked(TEXT, {"use_beam_search": True, "stream": True}))
     assert refused.json()["error"]["message"] == "Streaming is not currently supported with beam search"
+
+
+FAULT = '{"error":{"message":"1 validation error:\\n  '
+BODIES = [  # a body, its type, and the beginning of what a real server says
+    (
+        b'{"max_tokens": ' + b"9" * 5000 + b"}",
+        "application/json",
+        '{"detail":"There was an error parsing the',
+    ),
+    (
+        b"null",
+        "application/json",
+        "{\"error\":{\"message\":\"1 validation error:\\n  {'type': 'missing', 'loc",
+    ),
+    (
+        b"",
+        "application/json",
+        "{\"error\":{\"message\":\"1 validation error:\\n  {'type': 'missing', 'loc': ",
+    ),
+    (
+        b"{",
+        "application/vnd.x+json",
+        FAULT + "{'type': 'json_invalid'",
+    ),
+    (b"{}", "application/vnd.x+json", '{"error":{"message":"1 validation error:\\n  Unsupported Media Type'),
+    (b"{", "text/plain", '{"error":{"message":"1 validation error:\\n  Unsupported Media Type: Only \'app'),
+    (b"{}", "application/json ;charset=utf-8", '{"error":{"message":"1 validation error:\\n  Unsupported'),
+]
+
+
+@pytest.mark.parametrize(("body", "kind", "begins"), BODIES)
+def test_bodies_that_are_no_json_are_refused(body, kind, begins):
+    async def run():
+        return await client(server()).post(CHAT, content=body, headers={"content-type": kind})
+
+    reply = virtual(run())
+    assert reply.status_code == 400
+    assert reply.text.startswith(begins)
+
+
+def requested(*requests, **options):
+    """The answers to (method, path, headers)."""
+
+    async def run():
+        http = client(server(**options))
+        return [
+            await http.request(m, p, headers=h or {}, json={} if m == "POST" else None)
+            for m, p, h in requests
+        ]
+
+    return virtual(run())
+
+
+def test_pages_of_other_origins_are_told_no():
+    asked = {"origin": "http://x.test", "access-control-request-method": "POST"}
+    good, bad, plain = requested(
+        ("OPTIONS", CHAT, asked | {"access-control-request-headers": "authorization"}),
+        ("OPTIONS", CHAT, asked | {"access-control-request-method": "FOO"}),
+        ("GET", "/v1/models", {"origin": "http://x.test"}),
+    )
+    assert (good.status_code, good.text) == (400, "Disallowed CORS origin")
+    assert good.headers["access-control-allow-headers"] == "authorization"
+    assert (
+        good.headers["access-control-allow-methods"] == "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT, QUERY"
+    )
+    assert (bad.status_code, bad.text) == (400, "Disallowed CORS origin, method")
+    assert (plain.status_code, plain.headers["vary"]) == (200, "Origin")
+
+
+def test_a_redirect_names_the_whole_address():
+    [reply] = requested(("GET", "/v1/models/?a=b", None))
+    assert (reply.status_code, reply.headers["location"]) == (307, "http://node/v1/models?a=b")
+
+
+def test_the_metrics_have_the_type_of_their_writer():
+    exact, more = requested(("GET", "/metrics", None), ("GET", "/metrics/", None))
+    assert exact.headers["content-type"] == "text/plain; version=1.0.0; charset=utf-8"
+    assert more.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+
+
+def test_endpoints_that_are_not_simulated_are_there_all_the_same():
+    paths = ["/v1/responses", "/v1/messages", "/invocations", f"{CHAT}/render", "/sleep", "/collective_rpc"]
+    for reply in requested(*[("GET", path, None) for path in paths], dev_mode=True):
+        assert (reply.status_code, reply.headers["allow"]) == (405, "POST")
+    told = requested(
+        ("POST", f"{CHAT}/render", None), ("POST", "/v1/responses", None), ("POST", "/invocations", None)
+    )
+    assert [reply.status_code for reply in told] == [403, 501, 400]
+    assert told[0].json()["error"]["type"] == "PermissionDeniedError"
+    [asleep] = requested(("GET", "/is_sleeping", None), dev_mode=True)
+    assert asleep.json() == {"is_sleeping": False}
+
+
+def test_both_kinds_of_request_can_be_invoked(tiny):  # noqa: F811
+    for path, kind in ((CHAT, "chat.completion"), (TEXT, "text_completion")):
+        assert answered(tiny, "/invocations", asked(path, {})).json()["object"] == kind

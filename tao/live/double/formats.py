@@ -82,6 +82,8 @@ class StructuredOutputsParams:
         except ValueError:
             raise LateRefusal("Invalid JSON grammar specification.") from None
         _check_schema(schema)
+        if self.grammar and ":" not in self.grammar:
+            raise LateRefusal("Invalid grammar specification: it has no rule.")
         try:
             re.compile(self.regex or "")
         except re.error as error:

@@ -361,9 +361,7 @@ class CompletionRequest(_Sampling):
         given = data.get("prompt")
         count = len(given) if isinstance(given, list) else 0
         if count > MAX_PROMPTS and not all(isinstance(x, int) for x in given or ()):
-            text = (
-                f"prompt list length {count} exceeds the maximum allowed count of {MAX_PROMPTS}. To"
-            )
+            text = f"prompt list length {count} exceeds the maximum allowed count of {MAX_PROMPTS}. To"
             text += " increase this limit, set the VLLM_MAX_COMPLETION_PROMPTS environment variable."
             raise Refusal(text, "prompt")
         if data.get("prompt") in (None, "") and data.get("prompt_embeds") in (None, []):

@@ -205,6 +205,8 @@ def about(
     if version < SESSIONS:
         return {"priority": request.priority}
     named, more = req.whole(headers.get("x-vllm-priority", "")), request.vllm_xargs or {}
+    if named is not None and not -(2**63) <= named < 2**63:
+        raise Refusal("", status=500)  # vLLM cannot send it to its engine
     session = request.session_id or headers.get("x-session-id") or more.get("session_id")
     return {
         "priority": request.priority if named is None else named,
