@@ -17,30 +17,25 @@ SCHEMA_TYPES = {"string", "number", "integer", "boolean", "null", "object", "arr
 DEEPEST = 64  # levels of a JSON schema
 
 
-_list: Any = list
-_any: Any = create_model  # made here, not written down, for only their names and fields matter
-_open, _schema = ConfigDict(extra="allow"), (dict[str, Any] | None, Field(None, alias="schema"))
-_tag = (Literal["structural_tag"], ...)
-_named = {"name": (str, ...), "description": (str | None, None), "json_schema": _schema}
-_JSON = _any("JsonSchemaResponseFormat", __config__=_open, **_named, strict=(bool | None, None))
-_FORM = _any(
-    "ResponseFormat",
-    __config__=_open,
-    type=(Literal["text", "json_object", "json_schema"], ...),
-    json_schema=(_JSON | None, None),
-)
-_TAG = _any("StructuralTagResponseFormat", __config__=_open, type=_tag, format=(Any, ...))
-_old = {"begin": (str, ...), "structural_tag_schema": _schema, "end": (str, ...)}
-_OLD = _any("LegacyStructuralTag", __config__=_open, **_old)
-_OLD_TAG = _any(
-    "LegacyStructuralTagResponseFormat",
-    __config__=_open,
-    type=_tag,
-    structures=(_list[_OLD], ...),
-    triggers=(list[str], ...),
-)
+def _model(title: str, **fields: Any) -> Any:
+    return create_model(title, __config__=ConfigDict(extra="allow"), **fields)
+
+
+_many: Any = list
+_text, _tag, _schema = (str, ...), (Literal["structural_tag"], ...), Field(None, alias="schema")
+_given: Any = {
+    "name": _text,
+    "description": (str | None, None),
+    "json_schema": (dict[str, Any] | None, _schema),
+}
+_JSON = _model("JsonSchemaResponseFormat", **_given, strict=(bool | None, None))
+_kind: Any = (Literal["text", "json_object", "json_schema"], ...)
+_FORM = _model("ResponseFormat", type=_kind, json_schema=(_JSON | None, None))
+_TAG = _model("StructuralTagResponseFormat", type=_tag, format=(Any, ...))
+_given = {"begin": _text, "structural_tag_schema": (dict[str, Any] | None, _schema), "end": _text}
+_given = {"structures": (_many[_model("LegacyStructuralTag", **_given)], ...), "triggers": (list[str], ...)}
+_OLD_TAG = _model("LegacyStructuralTagResponseFormat", type=_tag, **_given)
 AnyFormat: Any = _FORM | _TAG | _OLD_TAG
-_TAGS = TypeAdapter[Any](_OLD_TAG | _TAG)
 
 
 @dataclass
@@ -131,7 +126,7 @@ def check_format(given: Any) -> None:
         raise Refusal(text, "response_format")
     if kind == "structural_tag":
         try:
-            _TAGS.validate_python(given)
+            TypeAdapter(_OLD_TAG | _TAG).validate_python(given)
         except ValidationError:
             text = "Invalid response_format structural_tag specification."
             raise Refusal(text, "response_format") from None

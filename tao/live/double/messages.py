@@ -27,109 +27,77 @@ def _typed(title: str, may: dict[str, Any] | None = None, /, **must: Any) -> Any
 
 
 def _part(title: str, kind: str, may: dict[str, Any] | None = None, /, **must: Any) -> Any:
-    return _typed(title, may, **must, type=_is[kind])
+    return _typed(f"ChatCompletionContentPart{title}Param", may, **must, type=_is[kind])
 
 
-_mark: Any = {
-    "prompt_cache_breakpoint": _typed(
-        "PromptCacheBreakpoint", {"ttl": Literal["30m", "12h"]}, mode=_is["explicit"]
-    )
-}
-_uuid: Any = {"uuid": str | None}
-_embeds: Any = str | dict[str, str | list[int | float]] | None
-_url, _detail = {"url": str}, {"detail": Literal["auto", "low", "high", "original"]}
-_TEXT = _part("ChatCompletionContentPartTextParam", "text", _mark, text=str)
-_IMAGE = _part(
-    "ChatCompletionContentPartImageParam", "image_url", _mark, image_url=_typed("ImageURL", _detail, **_url)
-)
-_FORMATS = {"data": str, "format": Literal["wav", "mp3"]}
-_SOUND = _part(
-    "ChatCompletionContentPartInputAudioParam",
-    "input_audio",
-    _mark,
-    input_audio=_typed("InputAudio", **_FORMATS),
-)
-_FILE = _part(
-    "File", "file", _mark, file=_typed("FileFile", {"file_data": str, "file_id": str, "filename": str})
-)
-_AUDIO = _part("ChatCompletionContentPartAudioParam", "audio_url", audio_url=_typed("AudioURL", **_url))
-_VIDEO = _part("ChatCompletionContentPartVideoParam", "video_url", video_url=_typed("VideoURL", **_url))
-_REFUSAL = _part("ChatCompletionContentPartRefusalParam", "refusal", refusal=str)
-_custom_part = "CustomChatCompletionContent"
-_simple = {
-    x: _typed(
-        f"{_custom_part}Simple{x.title()}Param", {f"{x}_url": str | None} | (_uuid if x != "audio" else {})
-    )
-    for x in ("image", "audio", "video")
-}
-_PARTS = [_TEXT, _IMAGE, _SOUND, _FILE, _AUDIO, _VIDEO, _REFUSAL, _simple["image"]]
-for _x in ("image", "audio", "video"):
-    _may = {f"{_x}_embeds": _embeds} | _uuid
-    _PARTS.append(_part(f"ChatCompletionContentPart{_x.title()}EmbedsParam", f"{_x}_embeds", _may))
-_PARTS += [_part("ChatCompletionContentPartPromptEmbedsParam", "prompt_embeds", data=str)]
-_reference = {"name": str, "type": Literal["tool_reference"]}
-_PARTS += [_simple["audio"], _simple["video"], _typed(f"{_custom_part}ToolReferenceParam", _reference), str]
-_PARTS += [_part("CustomThinkCompletionContentParam", "thinking", {"closed": bool}, thinking=str)]
-_function = _typed("Function", arguments=str, name=str)
-_CALL = _typed(
-    "ChatCompletionMessageFunctionToolCallParam",
-    id=str,
-    function=_function,
-    type=_is["function"],
-)
-_CUSTOM = _typed(
-    "ChatCompletionMessageCustomToolCallParam",
-    id=str,
-    custom=_typed("Custom", input=str, name=str),
-    type=_is["custom"],
-)
-_DEFINED = {"description": str, "parameters": dict[str, object], "strict": bool | None}
-_TOOL = _typed(
-    "ChatCompletionFunctionToolParam",
-    function=_typed("FunctionDefinition", _DEFINED, name=str),
-    type=_is["function"],
-)
+def _simple(title: str, **may: Any) -> Any:
+    return _typed(f"CustomChatCompletionContent{title}Param", may)
 
 
-_roles = Literal["user", "assistant", "system", "developer", "tool"]
-_author = create_model("Author", role=(_roles, ...), name=(str | None, None))
-_content: Any = (_list[create_model("Content")], [])
-_more: Any = dict.fromkeys(("channel", "recipient", "content_type"), (str | None, None))
-# Of the library `openai_harmony`: vLLM lets it pass here and has no use for it.
-_MESSAGE = create_model("Message", author=(_author, ...), content=_content, **_more)
-
-
-def _said(role: str, parts: list[Any], may: dict[str, Any] | None = None, **must: Any) -> Any:
+def _said(role: str, parts: list[Any], may: dict[str, Any], **must: Any) -> Any:
     content = str | _many[_any_of[tuple(parts)]]
-    name = f"ChatCompletion{role.title()}MessageParam"
-    return _typed(name, {"name": str} if may is None else may, content=content, role=_is[role], **must)
+    return _typed(f"ChatCompletion{role.title()}MessageParam", may, content=content, role=_is[role], **must)
 
 
-_assistant: Any = {
-    "audio": _typed("Audio", id=str) | None,
-    "content": str | _many[_TEXT | _REFUSAL] | None,
-    "function_call": _typed("FunctionCall", arguments=str, name=str) | None,
-    "name": str,
-    "refusal": str | None,
-    "tool_calls": _many[_CALL | _CUSTOM],
+def _call(kind: str, **must: Any) -> Any:
+    return _typed(f"ChatCompletionMessage{kind.title()}ToolCallParam", id=str, **must, type=_is[kind])
+
+
+_none: Any = str | None
+_name, _uuid = {"name": str}, {"uuid": _none}
+_till = _typed("PromptCacheBreakpoint", {"ttl": _is["30m", "12h"]}, mode=_is["explicit"])
+_mark = {"prompt_cache_breakpoint": _till}
+_embeds = str | dict[str, str | list[int | float]] | None
+_detail = {"detail": _is["auto", "low", "high", "original"]}
+_file = _typed("FileFile", dict.fromkeys(("file_data", "file_id", "filename"), str))
+_sound = _typed("InputAudio", data=str, format=_is["wav", "mp3"])
+_TEXT = _part("Text", "text", _mark, text=str)
+_IMAGE = _part("Image", "image_url", _mark, image_url=_typed("ImageURL", _detail, url=str))
+_SOUND = _part("InputAudio", "input_audio", _mark, input_audio=_sound)
+_FILE = _typed("File", _mark, file=_file, type=_is["file"])
+_AUDIO = _part("Audio", "audio_url", audio_url=_typed("AudioURL", url=str))
+_VIDEO = _part("Video", "video_url", video_url=_typed("VideoURL", url=str))
+_REFUSAL = _part("Refusal", "refusal", refusal=str)
+_PARTS = [_TEXT, _IMAGE, _SOUND, _FILE, _AUDIO, _VIDEO, _REFUSAL]
+_PARTS += [_simple("SimpleImage", image_url=_none, **_uuid)]
+for _x in ("image", "audio", "video"):
+    _PARTS += [_part(f"{_x.title()}Embeds", f"{_x}_embeds", {f"{_x}_embeds": _embeds} | _uuid)]
+_PARTS += [_part("PromptEmbeds", "prompt_embeds", data=str), _simple("SimpleAudio", audio_url=_none)]
+_PARTS += [_simple("SimpleVideo", video_url=_none, **_uuid)]
+_PARTS += [_simple("ToolReference", name=str, type=_is["tool_reference"]), str]
+_PARTS += [_typed("CustomThinkCompletionContentParam", {"closed": bool}, thinking=str, type=_is["thinking"])]
+_CALL = _call("function", function=_typed("Function", arguments=str, name=str))
+_CUSTOM = _call("custom", custom=_typed("Custom", input=str, name=str))
+_defined = {"description": str, "parameters": dict[str, object], "strict": bool | None}
+_function = _typed("FunctionDefinition", _defined, name=str)
+_TOOL = _typed("ChatCompletionFunctionToolParam", function=_function, type=_is["function"])
+# A message of the library `openai_harmony`: vLLM lets it pass here and has no use for it.
+_role = _is["user", "assistant", "system", "developer", "tool"]
+_author = create_model("Author", role=(_role, ...), name=(_none, None))
+_more: Any = {"author": (_author, ...), "content": (_list[create_model("Content")], [])}
+_more |= dict.fromkeys(("channel", "recipient", "content_type"), (_none, None))
+_MESSAGE = create_model("Message", **_more)
+_assistant: Any = {"audio": _typed("Audio", id=str) | None, "content": str | _many[_TEXT | _REFUSAL] | None}
+_assistant |= {"function_call": _typed("FunctionCall", arguments=str, name=str) | None} | _name
+_assistant |= {"refusal": _none, "tool_calls": _many[_CALL | _CUSTOM]}
+_custom: Any = {"content": str | _list[_any_of[tuple(_PARTS)]], "name": str, "tool_call_id": _none}
+_custom |= {
+    "tool_calls": _list[_CALL] | None,
+    "reasoning": _none,
+    "tools": _list[_TOOL] | None,
+    "task": _none,
 }
-_custom: Any = {"content": str | _list[_any_of[tuple(_PARTS)]], "name": str, "tool_call_id": str | None}
-_custom |= {"tool_calls": _list[_CALL] | None, "reasoning": str | None, "tools": _list[_TOOL] | None}
 ANY_MESSAGE: Any = _any_of[
-    _said("developer", [_TEXT]),
-    _said("system", [_TEXT]),
-    _said("user", [_TEXT, _IMAGE, _SOUND, _FILE]),
+    _said("developer", [_TEXT], _name),
+    _said("system", [_TEXT], _name),
+    _said("user", [_TEXT, _IMAGE, _SOUND, _FILE], _name),
     _typed("ChatCompletionAssistantMessageParam", _assistant, role=_is["assistant"]),
     _said("tool", [_TEXT], {}, tool_call_id=str),
-    _typed("ChatCompletionFunctionMessageParam", content=str | None, name=str, role=_is["function"]),
-    _typed("CustomChatCompletionMessageParam", _custom | {"task": str | None}, role=str),
+    _typed("ChatCompletionFunctionMessageParam", content=_none, name=str, role=_is["function"]),
+    _typed("CustomChatCompletionMessageParam", _custom, role=str),
     _MESSAGE,
 ]
-
-_URLS = {
-    f"{x}_url": TypeAdapter[Any](kind)
-    for x, kind in zip(("image", "audio", "video"), (_IMAGE, _AUDIO, _VIDEO), strict=True)
-}
+_URLS = {"image_url": _IMAGE, "audio_url": _AUDIO, "video_url": _VIDEO}
 
 
 def _text(part: Any, model: str) -> str | None:
@@ -142,7 +110,7 @@ def _text(part: Any, model: str) -> str | None:
         found: str | None = part.get(TEXTS[kind])
         return found
     if kind in _URLS:
-        _URLS[kind].validate_python(part)
+        TypeAdapter(_URLS[kind]).validate_python(part)
     if kind is not None and kind not in MEDIA:
         known = ", ".join(sorted(MEDIA | TEXTS.keys()))
         raise Refusal(

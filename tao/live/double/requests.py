@@ -43,7 +43,7 @@ class StreamOptions(_Open):
     continuous_usage_stats: bool | None = False
 
 
-class _Sampling(_Open):
+class _Sampling(_Open, defer_build=True):
     """What chat and completions share."""
 
     _counts: ClassVar[tuple[str, ...]] = ()  # fields whose values are looked at before all types
@@ -203,7 +203,7 @@ class NamedTool(_Open):
     type: Literal["function"] = "function"
 
 
-class _Templated(_Open):
+class _Templated(_Open, defer_build=True):
     """What a chat template makes a prompt of."""
 
     model: str | None = None
@@ -226,7 +226,7 @@ class _Templated(_Open):
         return data
 
 
-class ChatRequest(_Sampling, _Templated):
+class ChatRequest(_Sampling, _Templated, defer_build=False):
     """The body of `/v1/chat/completions`."""
 
     _counts = ("prompt_logprobs", "top_logprobs")
@@ -322,7 +322,7 @@ class ChatRequest(_Sampling, _Templated):
                     message["reasoning"] = thought
 
 
-class CompletionRequest(_Sampling):
+class CompletionRequest(_Sampling, defer_build=False):
     """The body of `/v1/completions`."""
 
     _counts = ("prompt_logprobs", "logprobs")
@@ -382,7 +382,7 @@ class TokenizePrompt(_Open):
     return_token_strs: bool | None = False
 
 
-class TokenizeChat(_Templated):
+class TokenizeChat(_Templated, defer_build=False):
     """The body of `/tokenize` with a conversation."""
 
     return_token_strs: bool | None = False
