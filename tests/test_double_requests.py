@@ -500,3 +500,19 @@ def test_endpoints_that_are_not_simulated_are_there_all_the_same():
 def test_both_kinds_of_request_can_be_invoked(tiny):  # noqa: F811
     for path, kind in ((CHAT, "chat.completion"), (TEXT, "text_completion")):
         assert answered(tiny, "/invocations", asked(path, {})).json()["object"] == kind
+
+
+@pytest.mark.parametrize(
+    ("model", "shown"),
+    [
+        ("/home/me/models/tiny", "<path>"),
+        ("/models/tiny/config.json", "<path>"),
+        ("/models/tiny", "/models/tiny"),
+        ("Qwen/Qwen3-32B", "Qwen/Qwen3-32B"),
+        ("see /tmp/a/b and /a/b/c.txt", "see <path> and <path>"),
+    ],
+)
+def test_what_looks_like_a_path_is_not_repeated(tiny, model, shown):  # noqa: F811
+    reply = answered(tiny, CHAT, asked(CHAT, {"model": model}))
+    assert reply.status_code == 404
+    assert reply.json()["error"]["message"] == f"The model `{shown}` does not exist. Valid aliases: tiny."

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import re
 from http import HTTPStatus
 from typing import Any
 
 from pydantic import ValidationError
 
 MAX_ERRORS, MAX_SHOWN, MAX_LINE = 10, 200, 1000  # what an answer repeats of a bad request, as in vLLM
+# What to vLLM's eyes is a path of the server's.
+PATHS = r"/(?:home|usr|opt|var|tmp|root|lib|mnt|srv)(?:/[\w.\-]+)+", r"(?:/[\w\-]+)+/[\w\-]+\.\w+"
 # Branches of a union and other steps of `pydantic`'s own, left out of a path.
 STEPS = """tokenizeprompt tokenizechat namedtool responseformat structuraltagresponseformat
 legacystructuraltagresponseformat chain default nullable union call arguments callable str int float bool
@@ -90,7 +93,12 @@ def error_body(error: Refusal | ValidationError | BodyError) -> dict[str, Any]:
     if isinstance(error, Refusal):
         if error.kind == "detail":  # the framework's own form
             return {"detail": str(error)}
-        found = {"message": str(error), "type": error.kind, "param": error.param, "code": error.status}
+        found = {
+            "message": _clean(str(error)),
+            "type": error.kind,
+            "param": error.param,
+            "code": error.status,
+        }
         return {"error": found}
     if isinstance(error, BodyError):
         problems: list[dict[str, Any]] = [error.problem]
@@ -103,7 +111,16 @@ def error_body(error: Refusal | ValidationError | BodyError) -> dict[str, Any]:
     lines = [f"{count} validation {word}:", *(f"  {_problem(p)}" for p in shown)]
     lines += [f"  ...and {count - MAX_ERRORS} more {word}"] * (count > MAX_ERRORS)
     param = _path(problems[0]["loc"])
-    return {"error": {"message": "\n".join(lines), "type": "Bad Request", "param": param, "code": 400}}
+    told = _clean("\n".join(lines))
+    return {"error": {"message": told, "type": "Bad Request", "param": param, "code": 400}}
+
+
+def _clean(message: str) -> str:
+    """A message without what could be a path or an address of the server's, even if a client sent it."""
+    message = re.sub(r" at 0x[0-9a-fA-F]+>", ">", message)
+    for path in PATHS:
+        message = re.sub(path, "<path>", message)
+    return message.strip()
 
 
 def _problem(problem: dict[str, Any]) -> str:
