@@ -6,6 +6,8 @@ import asyncio
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from test_double import client, events, server, tiny, virtual  # noqa: F401 - `tiny` is a fixture
 
 from tao.live.double.engine import Engine
@@ -516,3 +518,45 @@ def test_what_looks_like_a_path_is_not_repeated(tiny, model, shown):  # noqa: F8
     reply = answered(tiny, CHAT, asked(CHAT, {"model": model}))
     assert reply.status_code == 404
     assert reply.json()["error"]["message"] == f"The model `{shown}` does not exist. Valid aliases: tiny."
+
+
+WORDS = [
+    "role",
+    "content",
+    "type",
+    "text",
+    "tool_calls",
+    "function",
+    "name",
+    "arguments",
+    "id",
+    "image_url",
+    "x",
+]
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.sampled_from([*WORDS, "{}", "[1]", "", "\ud800"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=4),
+    max_leaves=6,
+)
+CALL = st.fixed_dictionaries(
+    {"id": st.just("c"), "type": st.sampled_from(["function", "custom", "x"])},
+    optional={
+        "function": st.fixed_dictionaries({"name": ANYTHING, "arguments": ANYTHING}),
+        "custom": ANYTHING,
+    },
+)
+MESSAGE = st.fixed_dictionaries(
+    {"role": st.sampled_from(["user", "assistant", "system", "developer", "tool", "function", "zebra"])},
+    optional={"content": ANYTHING, "tool_calls": st.lists(CALL, max_size=2) | ANYTHING, "name": ANYTHING}
+    | {"reasoning_content": ANYTHING, "tool_call_id": ANYTHING, "tools": ANYTHING},
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(MESSAGE, min_size=1, max_size=3), st.sampled_from([CHAT, "/tokenize"]))
+def test_whatever_a_message_is_made_of_the_answer_is_no_failure(said, path):
+    async def run():
+        body = json.dumps({"messages": said, "max_tokens": 2})
+        return await client(server()).post(path, content=body, headers={"content-type": "application/json"})
+
+    assert virtual(run()).status_code in (200, 400)

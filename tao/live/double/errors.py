@@ -93,13 +93,8 @@ def error_body(error: Refusal | ValidationError | BodyError) -> dict[str, Any]:
     if isinstance(error, Refusal):
         if error.kind == "detail":  # the framework's own form
             return {"detail": str(error)}
-        found = {
-            "message": _clean(str(error)),
-            "type": error.kind,
-            "param": error.param,
-            "code": error.status,
-        }
-        return {"error": found}
+        about = {"type": error.kind, "param": error.param, "code": error.status}
+        return {"error": {"message": _clean(str(error))} | about}
     if isinstance(error, BodyError):
         problems: list[dict[str, Any]] = [error.problem]
     else:

@@ -1,7 +1,7 @@
 """What the simulated server accepts: vLLM's fields and rules.
 
 A `pydantic` schema finds wrong types, `Refusal` carries what a rule objects to. Fields that change nothing
-here are accepted like unknown ones.
+here are checked all the same.
 """
 
 from __future__ import annotations
