@@ -307,6 +307,9 @@ def test_rules_beyond_the_types_are_kept(tiny, path, change, param, begins, stre
 FINE = [
     (CHAT, {"response_format": {"type": "json_object"}}),
     (CHAT, {"structured_outputs": {"choice": ["aa", "bb"]}}),
+    (CHAT, {"structured_outputs": {"regex": "\\p{L}+(?<name>x)"}}),
+    (CHAT, {"structured_outputs": {"json": {"properties": {"type": {"const": {"type": "x"}}}}}}),
+    (CHAT, {"structured_outputs": {"json": {"type": ["string", "null"], "enum": [{"type": "x"}]}}}),
     (CHAT, {"repetition_detection": {"max_pattern_size": 2, "min_count": 2}}),
     (CHAT, {"thinking_token_budget": -1}),
     (CHAT, {"mm_processor_kwargs": {}, "media_io_kwargs": {}, "kv_transfer_params": {}}),

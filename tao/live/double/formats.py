@@ -14,6 +14,8 @@ from tao.live.double.errors import LateRefusal, Refusal
 
 KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 SCHEMA_TYPES = {"string", "number", "integer", "boolean", "null", "object", "array"}
+VALUES = ("const", "enum", "default", "examples")  # keys of a schema that hold data, not schemas
+PLAIN = ("missing )", "unbalanced", "unterminated char", "nothing to repeat")  # mistakes in any dialect
 DEEPEST = 64  # levels of a JSON schema
 
 
@@ -81,19 +83,23 @@ class StructuredOutputsParams:
             raise LateRefusal("Invalid grammar specification: it has no rule.")
         try:
             re.compile(self.regex or "")
-        except re.error as error:
-            raise LateRefusal(f"Grammar error: invalid regex {self.regex!r}: {error}") from None
+        except re.error as error:  # Python and vLLM know different extensions
+            if error.msg.startswith(PLAIN):
+                raise LateRefusal(f"Grammar error: invalid regex {self.regex!r}: {error}") from None
 
 
-def _check_schema(schema: Any, depth: int = 1) -> None:
-    inner = list(schema.values()) if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
+def _check_schema(schema: Any, depth: int = 1, types: bool = True) -> None:
     if depth > DEEPEST and isinstance(schema, dict | list):
         text = f"The JSON schema is nested too deeply: objects and arrays may nest at most {DEEPEST} levels"
         raise LateRefusal(text)
-    for value in inner:
-        _check_schema(value, depth + 1)
-    if isinstance(schema, dict) and isinstance(kind := schema.get("type"), str) and kind not in SCHEMA_TYPES:
+    kind = schema.get("type") if isinstance(schema, dict) and types else None
+    if isinstance(kind, str) and kind not in SCHEMA_TYPES:
         raise LateRefusal(f"Grammar error: Invalid type: {kind}")
+    inner = (
+        schema.items() if isinstance(schema, dict) else enumerate(schema) if isinstance(schema, list) else ()
+    )
+    for key, value in inner:
+        _check_schema(value, depth + 1, types and key not in VALUES)
 
 
 @dataclass
