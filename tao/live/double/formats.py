@@ -76,7 +76,7 @@ class StructuredOutputsParams:
             raise LateRefusal(f"{text} structured outputs")
         try:
             schema = jsons.loads(self.json) if isinstance(self.json, str) else self.json
-        except ValueError:
+        except (ValueError, RecursionError):
             raise LateRefusal("Invalid JSON grammar specification.") from None
         _check_schema(schema)
         if self.grammar and ":" not in self.grammar:
