@@ -9,7 +9,21 @@ EACH, BAD = 40, 200
 SAID = [{"role": "system", "content": "You use tools."}, {"role": "user", "content": "List the files."}]
 TOOLS = [{"type": "function", "function": {"name": "ls", "parameters": {}}}]
 WORDS = ["list", "file", "path", "class", "def", "return", "import", "test", "value", "self", "node", "cache"]
-RAW = ["", "[]", '"x"', "{", '{"a":1,}', b"\xff", "{}", "nul", '{"a": 1} x', '{"messages": [1', "[" * 400]
+RAW = [
+    "null",
+    "9" * 5000,
+    "",
+    "[]",
+    '"x"',
+    "{",
+    '{"a":1,}',
+    b"\xff",
+    "{}",
+    "nul",
+    '{"a": 1} x',
+    '{"messages": [1',
+    "[" * 400,
+]
 VALUES = [None, True, False, -1, 0, 1, 3, 2.5, "x", "", [], {}, [1], ["a"], {"a": 1}, 2**70, -5.5, "7"]
 FIELDS = [
     "model", "max_tokens", "n", "stop", "stream", "temperature", "top_p", "top_k", "min_p", "seed",
@@ -18,7 +32,11 @@ FIELDS = [
     "max_completion_tokens", "logprobs", "top_logprobs", "prompt_logprobs", "echo", "bad_words",
     "allowed_token_ids", "return_token_ids", "session_id", "vllm_xargs", "request_id",
     "add_generation_prompt", "include_stop_str_in_output", "stream_interval", "messages", "prompt",
-    "suffix",
+    "suffix", "reasoning_effort", "truncate_prompt_tokens", "truncation_side", "documents", "chat_template",
+    "kv_transfer_params", "ec_transfer_params", "mm_processor_kwargs", "media_io_kwargs",
+    "include_reasoning", "routed_experts_prompt_start", "return_token_offsets", "return_prompt_text",
+    "return_mm_kwargs", "mm_payload", "repetition_detection", "thinking_token_budget", "logprob_token_ids",
+    "watermarking", "continue_final_message", "add_special_tokens", "prompt_embeds",
 ]  # fmt: skip
 CHANGES = [  # of a chat request, most of them bad
     {"max_tokens": -1}, {"max_tokens": 0}, {"cache_salt": ""}, {"cache_salt": "a/b"}, {"tools": TOOLS},
@@ -37,11 +55,48 @@ CHANGES = [  # of a chat request, most of them bad
     {"logprobs": True, "top_logprobs": -1}, {"prompt_logprobs": 30}, {"prompt_logprobs": 1, "stream": True},
     {"stop_token_ids": [99999]}, {"allowed_token_ids": []}, {"allowed_token_ids": [-1]},
     {"bad_words": [""]},
+    {"response_format": {"type": "bogus"}}, {"response_format": {"type": "json_schema"}},
+    {"response_format": {}}, {"response_format": {"type": "structural_tag"}}, {"response_format": "json"},
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "no"}}}},
+    {"structured_outputs": {"choice": ["a"], "regex": "b"}}, {"structured_outputs": {"zap": 1}},
+    {"structured_outputs": {"choice": []}, "stream": True}, {"structured_outputs": {"choice": "abc"}},
+    {"structured_outputs": {"regex": "("}}, {"structured_outputs": {"json": "x"}},
+    {"structured_outputs": {"grammar": "x"}}, {"chat_template": "x"}, {"thinking_token_budget": 5},
+    {"thinking_token_budget": 5, "stream": True}, {"thinking_token_budget": -2},
+    {"truncate_prompt_tokens": 5}, {"truncate_prompt_tokens": 5, "truncation_side": "right"},
+    {"truncate_prompt_tokens": 0, "stream": True}, {"truncate_prompt_tokens": 8193},
+    {"return_prompt_text": True}, {"return_prompt_text": True, "stream": True},
+    {"continue_final_message": True, "add_generation_prompt": False}, {"continue_final_message": True},
+    {"logprob_token_ids": [1]}, {"logprobs": True, "logprob_token_ids": [65, 66]},
+    {"logprobs": True, "logprob_token_ids": [99999]}, {"mm_processor_kwargs": {"a": 1}},
+    {"media_io_kwargs": {"a": {}}}, {"chat_template_kwargs": {"add_generation_prompt": False}},
+    {"chat_template_kwargs": {"chat_template": "x"}}, {"repetition_detection": {"max_pattern_size": 2}},
+    {"n": 2, "temperature": 1e-6},
+    *[{"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": n}}}
+      for n in ("no", "ls", "", 5)],
+    {"tools": TOOLS, "tool_choice": {"type": "zap", "function": {"name": "ls"}}},
+    *[{"stream": True} | k for k in (
+        {"logprobs": True, "top_logprobs": 21}, {"logprobs": True, "top_logprobs": -1}, {"n": 0},
+        {"stop_token_ids": [99999]}, {"logit_bias": {"99999": 1}}, {"allowed_token_ids": []},
+        {"allowed_token_ids": [-1]}, {"top_p": 0}, {"bad_words": [""]}, {"stop": ""}, {"min_tokens": 5})],
+    {"messages": [], "max_tokens": 9000}, {"messages": [None]}, {"messages": [{"role": 5, "content": "x"}]},
+    *[{"messages": [{"role": "user", "content": [part]}]} for part in (
+        {"type": "image_url", "image_url": {"url": "data:,x"}}, {"type": "image_url", "image_url": "x"},
+        {"type": "image_url"}, {"type": "foo"}, {"type": "text"}, {"text": "a"}, "hello", 5,
+        {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}, {"type": "input_text"},
+        {"type": "video_url", "video_url": {"url": "data:,x"}}, {"type": "text", "text": None})],
+    *[{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "a"} | k]} for k in (
+        {"tool_calls": []}, {"tool_calls": [{}]}, {"tool_calls": "xy"}, {"tool_calls": 5}, {"reasoning": "h"},
+        {"tool_calls": [{"id": "c", "type": "foo", "function": {"name": "ls", "arguments": "{}"}}]},
+        {"tool_calls": [{"id": "c", "type": "function", "function": {"name": "ls", "arguments": "{bad"}}]},
+        {"tool_calls": [{"id": "c", "type": "function", "function": {"name": "ls", "arguments": None}}]},
+        {"content": [{"type": "refusal", "refusal": "no"}]}, {"content": None}, {"role": "developer"})],
     {"top_logprobs": "x"}, {"echo": "no"}, {"vllm_xargs": {"a": {}}}, {"n": 99999999},
 ]  # fmt: skip
 PROMPTS = [
     *("", None, [1, 2, 3], ["a", "b"], [[1], [2, 3]], 5, [-1], [], [99_999_999], ["a"] * 1025, [["a"]], [[]]),
-    *([1, "a"], ["a", [1]], "x y z " * 8000),
+    *([1, "a"], ["a", [1]], "x y z " * 8000, [""], ["a", ""], [[70], []], [70] * 8193, [70] * 9000),
 ]
 
 

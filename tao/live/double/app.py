@@ -10,11 +10,12 @@ import uuid
 from collections.abc import Callable
 from typing import Any, cast
 
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, CONTENT_TYPE_PLAIN_0_0_4
 from pydantic import BaseModel
 
 from tao.live.double import requests as req
 from tao.live.double.engine import Engine, EngineDeadError, OverloadError
-from tao.live.double.errors import Refusal, error_body, refused
+from tao.live.double.errors import LateRefusal, Refusal, error_body, refused
 from tao.live.double.events import Publisher
 from tao.live.double.jobs import Job, Settings
 from tao.live.double.metrics import Metrics
@@ -25,7 +26,12 @@ from tao.live.double.work import about, conversation, encode, work
 from tao.profiles import Profile
 
 STAMP = b"~~~"  # with the option `stamps`, in an answer: when it was sent, see `stamped`
+RENDERED = ("completions", "chat/completions")
+ELSEWHERE = ["/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/v1/chat/completions/batch"]
+ELSEWHERE += ["/inference/v1/generate"]
+DEVELOPING = ("/collective_rpc", "/sleep", "/pause", "/resume", "/wake_up")
 GUARDED = ("/v1", "/v2", "/inference")  # paths that want the API key, as in vLLM
+EVENTS, DONE = (b"content-type", b"text/event-stream; charset=utf-8"), b"data: [DONE]\n\n"
 BURST_S = 0.002  # ours: between the first look at the queue limits and the second; vLLM tokenizes then
 
 
@@ -62,13 +68,20 @@ class Server:
             "/detokenize": {"POST": self._detokenize},
             "/v1/chat/completions": {"POST": req.ChatRequest},
             "/v1/completions": {"POST": req.CompletionRequest},
+            "/invocations": {"POST": _invoked},
         }
+        if settings.version >= (0, 32):
+            self.routes |= {f"/v1/{name}/render": {"POST": _no_scale_out} for name in RENDERED}
+            self.routes |= {path: {"POST": _not_here} for path in ELSEWHERE}
         if settings.version >= (0, 32):
             self.routes["/kv_event_sources"] = {
                 "GET": lambda _: self._publisher.source() if self._publisher else {}
             }
         if settings.dev_mode:
             self.routes["/reset_prefix_cache"] = {"POST": self._reset}
+            self.routes |= {f"/{x}": {"GET": lambda _, x=x: {x: False}} for x in ("is_sleeping", "is_paused")}
+            self.routes |= {f"/reset_{x}_cache": {"POST": lambda _: b""} for x in ("mm", "encoder")}
+            self.routes |= {path: {"POST": _not_here} for path in DEVELOPING}
 
     def start(self) -> None:
         """A new process with a cold cache and new counters; requests of the old one fail."""
@@ -109,18 +122,27 @@ class Server:
         headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
         reply = Response(send, headers.get("x-request-id") or uuid.uuid4().hex)
         path, method = scope["path"], scope["method"]
+        asked = headers.get("access-control-request-method")
         if path.startswith(GUARDED) and method != "OPTIONS" and not self._knows(headers):
             await reply.json({"error": "Unauthorized"}, 401)
+        elif method == "OPTIONS" and asked and "origin" in headers:
+            await reply.preflight(asked, headers.get("access-control-request-headers"))
         elif path.startswith("/metrics"):  # vLLM's page answers to all of these
-            await reply.json(self.metrics.page())
+            exact = path == "/metrics" and method == "GET"
+            kind = CONTENT_TYPE_LATEST if exact else CONTENT_TYPE_PLAIN_0_0_4
+            await reply.json(self.metrics.page(), 200, (b"content-type", kind.encode()))
         elif path not in self.routes and (plain := path.rstrip("/")) in self.routes:
-            await reply.json(b"", 307, (b"location", plain.encode()))
+            query = b"?" * bool(scope["query_string"]) + scope["query_string"]
+            where = (
+                f"{scope.get('scheme', 'http')}://{headers.get('host', '')}{plain}".encode("latin-1") + query
+            )
+            await reply.json(b"", 307, (b"location", where))
         elif path not in self.routes:
             await reply.json({"detail": "Not Found"}, 404)
         elif method not in self.routes[path]:
             allow = next(iter(self.routes[path]))  # each method is a route, and the first one speaks
             await reply.json({"detail": "Method Not Allowed"}, 405, (b"allow", allow.encode()))
-        elif method == "GET" or path in ("/ping", "/reset_prefix_cache"):
+        elif method == "GET" or path == "/ping" or path.startswith("/reset_"):
             sick = self.engine.dead and path in ("/health", "/ping")
             await reply.json(self.routes[path][method](None), 503 if sick else 200)
         else:
@@ -134,10 +156,11 @@ class Server:
     async def _post(self, handler: Any, headers: dict[str, str], receive: Asgi, reply: Response) -> None:
         try:
             data = await read(headers, receive)
-            if not isinstance(handler, type):
-                await reply.json(handler(data))
+            made = handler if isinstance(handler, type) else handler(data)
+            if not isinstance(made, type):
+                await reply.json(made)
                 return
-            request = cast("type[BaseModel]", handler).model_validate(data, from_attributes=True)
+            request = cast("type[BaseModel]", made).model_validate(data, from_attributes=True)
             self.load += 1
             try:
                 await unless_gone(receive, self._generate(request, headers, reply))
@@ -183,11 +206,9 @@ class Server:
         request = req.TOKENIZE.validate_python(data, from_attributes=True)
         self._served(request.model)
         if isinstance(request, req.TokenizeChat):
-            options = {"add_generation_prompt": request.add_generation_prompt}
-            options |= request.chat_template_kwargs or {}
-            tokens = conversation(self.tokenizer, request.messages, options, self.engine.max_model_len)
+            tokens = conversation(self.tokenizer, request, self.settings.model)[1]
         else:
-            tokens = encode(self.tokenizer, request.prompt, self.engine.max_model_len)
+            tokens = encode(self.tokenizer, request.prompt, request)
         strings = [self.tokenizer.token_str(t) for t in tokens] if request.return_token_strs else None
         size = {"count": len(tokens), "max_model_len": self.engine.max_model_len}
         return size | {"tokens": tokens, "token_strs": strings}
@@ -204,7 +225,16 @@ class Server:
         try:
             engine.admit(request.n or 1)
             block = self.profile.block_tokens
-            todo = work(request, self.tokenizer, self.replies, engine.max_model_len, block)
+            try:
+                rank = req.whole(headers.get("x-data-parallel-rank", ""))
+                longest, model = engine.max_model_len, self.settings.model
+                todo = work(request, self.tokenizer, self.replies, longest, block, model, rank)
+            except LateRefusal as error:
+                if not request.stream:
+                    raise
+                await reply.begin(200, EVENTS)
+                await reply.part(event(error_body(error)) + DONE, more=False)
+                return
             more = about(request, headers, self.settings.version)
             todo = [item | more for item in todo]
             given = headers.get("x-request-id") or request.request_id
@@ -225,7 +255,7 @@ class Server:
 
     async def _stream(self, answers: Answers, todo: list[dict[str, Any]], reply: Response) -> None:
         """Server-sent events; what goes wrong from here on is an event too, for the status is sent."""
-        await reply.begin(200, (b"content-type", b"text/event-stream; charset=utf-8"))
+        await reply.begin(200, EVENTS)
         cut = self.truncate > 0
         self.truncate -= cut
         jobs: list[Job] = []
@@ -245,8 +275,21 @@ class Server:
         finally:
             for job in jobs:
                 answers.engine.abort(job)
-        await reply.part(b"data: [DONE]\n\n")
-        await reply.part(b"", more=False)
+        await reply.part(DONE, more=False)
+
+
+def _invoked(data: Any) -> type[BaseModel]:
+    """Which of the two kinds of request a body is."""
+    return req.ChatRequest if isinstance(data, dict) and "messages" in data else req.CompletionRequest
+
+
+def _no_scale_out(_: Any) -> None:
+    text = "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."
+    raise Refusal(text, status=403, kind="PermissionDeniedError")
+
+
+def _not_here(_: Any) -> None:
+    raise Refusal("vLLM has this endpoint, the simulated server has not.", status=501)
 
 
 def stamped(part: bytes) -> bytes:

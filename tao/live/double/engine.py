@@ -166,7 +166,16 @@ class Engine:
         self._wake.set()
 
     async def run(self) -> None:
-        """Serve until cancelled."""
+        """Serve until cancelled; a failure is logged and crashes the engine, so that nobody waits in vain."""
+        try:
+            await self._serve()
+        except Exception:
+            log.exception("the engine failed")
+            self.node.running.clear()  # what failed may be broken, and must not keep the others from an end
+            self.node.waiting.clear()
+            self.crash()
+
+    async def _serve(self) -> None:
         while True:
             while self.hung or not (self.node.running or self.node.waiting):
                 self._wake.clear()

@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import logging
+import re
 from http import HTTPStatus
 from typing import Any
 
 from pydantic import ValidationError
 
 MAX_ERRORS, MAX_SHOWN, MAX_LINE = 10, 200, 1000  # what an answer repeats of a bad request, as in vLLM
-# Branches of a union, left out of a path.
-TYPE_NAMES = {"str", "int", "float", "bool", "list", "dict", "tokenizeprompt", "tokenizechat"}
+# What to vLLM's eyes is a path of the server's.
+PATHS = r"/(?:home|usr|opt|var|tmp|root|lib|mnt|srv)(?:/[\w.\-]+)+", r"(?:/[\w\-]+)+/[\w\-]+\.\w+"
+# Branches of a union and other steps of `pydantic`'s own, left out of a path.
+STEPS = """tokenizeprompt tokenizechat namedtool responseformat structuraltagresponseformat
+legacystructuraltagresponseformat chain default nullable union call arguments callable str int float bool
+bytes bytearray list tuple dict set frozenset complex none nonetype"""
+TYPE_NAMES = frozenset(STEPS.split())
 # Of several wrong fields, vLLM names the one first that comes first in its own schema.
-SHARED = """top_k min_p repetition_penalty length_penalty stop_token_ids include_stop_str_in_output ignore_eos
-min_tokens skip_special_tokens spaces_between_special_tokens prompt_logprobs allowed_token_ids bad_words echo
-add_generation_prompt chat_template_kwargs priority request_id session_id return_tokens_as_token_ids
-return_token_ids cache_salt vllm_xargs stream_interval"""
+SHARED = """use_beam_search top_k min_p repetition_penalty watermarking length_penalty stop_token_ids
+include_stop_str_in_output ignore_eos min_tokens skip_special_tokens spaces_between_special_tokens
+truncate_prompt_tokens truncation_side"""
+LAST = """structured_outputs priority request_id session_id return_tokens_as_token_ids return_token_ids
+routed_experts_prompt_start return_token_offsets return_prompt_text mm_payload return_mm_kwargs cache_salt
+kv_transfer_params ec_transfer_params vllm_xargs repetition_detection"""
 ORDER = {
     "ChatRequest": f"""messages model frequency_penalty logit_bias logprobs top_logprobs max_tokens
-    max_completion_tokens n presence_penalty seed stop stream stream_options temperature top_p tools
-    tool_choice parallel_tool_calls user use_beam_search {SHARED}""",
+    max_completion_tokens n presence_penalty response_format seed stop stream stream_options temperature top_p
+    tools tool_choice reasoning_effort thinking_token_budget include_reasoning parallel_tool_calls user
+    {SHARED} prompt_logprobs logprob_token_ids allowed_token_ids bad_words echo add_generation_prompt
+    continue_final_message add_special_tokens documents chat_template chat_template_kwargs media_io_kwargs
+    mm_processor_kwargs {LAST} stream_interval""",
     "CompletionRequest": f"""model prompt echo frequency_penalty logit_bias logprobs max_tokens n
-    presence_penalty seed stop stream stream_options suffix temperature top_p user
-    use_beam_search {SHARED}""",
+    presence_penalty seed stop stream stream_options suffix temperature top_p user {SHARED}
+    allowed_token_ids prompt_logprobs logprob_token_ids bad_words prompt_embeds add_special_tokens
+    response_format {LAST} thinking_token_budget stream_interval""",
 }
 
 
@@ -47,6 +59,10 @@ class Refusal(Exception):  # noqa: N818 - it becomes an answer, not a traceback
         error = cls(message)
         error.param = param
         return error
+
+
+class LateRefusal(Refusal):
+    """What the engine itself objects to: a stream has begun by then, and tells it as an event."""
 
 
 def refused(error: Exception) -> Refusal | ValidationError | BodyError:
@@ -77,8 +93,8 @@ def error_body(error: Refusal | ValidationError | BodyError) -> dict[str, Any]:
     if isinstance(error, Refusal):
         if error.kind == "detail":  # the framework's own form
             return {"detail": str(error)}
-        found = {"message": str(error), "type": error.kind, "param": error.param, "code": error.status}
-        return {"error": found}
+        about = {"type": error.kind, "param": error.param, "code": error.status}
+        return {"error": {"message": _clean(str(error))} | about}
     if isinstance(error, BodyError):
         problems: list[dict[str, Any]] = [error.problem]
     else:
@@ -90,7 +106,16 @@ def error_body(error: Refusal | ValidationError | BodyError) -> dict[str, Any]:
     lines = [f"{count} validation {word}:", *(f"  {_problem(p)}" for p in shown)]
     lines += [f"  ...and {count - MAX_ERRORS} more {word}"] * (count > MAX_ERRORS)
     param = _path(problems[0]["loc"])
-    return {"error": {"message": "\n".join(lines), "type": "Bad Request", "param": param, "code": 400}}
+    told = _clean("\n".join(lines))
+    return {"error": {"message": told, "type": "Bad Request", "param": param, "code": 400}}
+
+
+def _clean(message: str) -> str:
+    """A message without what could be a path or an address of the server's, even if a client sent it."""
+    message = re.sub(r" at 0x[0-9a-fA-F]+>", ">", message)
+    for path in PATHS:
+        message = re.sub(path, "<path>", message)
+    return message.strip()
 
 
 def _problem(problem: dict[str, Any]) -> str:

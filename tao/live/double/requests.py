@@ -1,22 +1,21 @@
 """What the simulated server accepts: vLLM's fields and rules.
 
 A `pydantic` schema finds wrong types, `Refusal` carries what a rule objects to. Fields that change nothing
-here are accepted like unknown ones.
+here are checked all the same.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator, model_validator
 
+from tao.live.double import formats
 from tao.live.double.errors import Refusal
+from tao.live.double.messages import ANY_MESSAGE
 
 USAGE = 'Correct usage: `{"type": "function", "function": {"name": "my_function"}}`'
-MAX_N = 16_384  # vLLM's default of VLLM_MAX_N_SEQUENCES
 MAX_PROMPTS = 1024  # vLLM's default of VLLM_MAX_COMPLETION_PROMPTS
-MAX_LOGPROBS = 20  # of vLLM's --max-logprobs
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 Natural = Annotated[int, Field(ge=0)]
 
@@ -44,7 +43,7 @@ class StreamOptions(_Open):
     continuous_usage_stats: bool | None = False
 
 
-class _Sampling(_Open):
+class _Sampling(_Open, defer_build=True):
     """What chat and completions share."""
 
     _counts: ClassVar[tuple[str, ...]] = ()  # fields whose values are looked at before all types
@@ -74,7 +73,20 @@ class _Sampling(_Open):
     allowed_token_ids: list[int] | None = None
     prompt_logprobs: int | None = None
     bad_words: list[str] = []
-    add_special_tokens: bool = True
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=2**63 - 1)] | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    logprob_token_ids: list[int] | None = None
+    response_format: formats.AnyFormat | None = None
+    structured_outputs: formats.StructuredOutputsParams | None = None
+    repetition_detection: formats.RepetitionDetectionParams | None = None
+    thinking_token_budget: int | None = None
+    watermarking: bool | None = None
+    routed_experts_prompt_start: Natural = 0
+    return_token_offsets: bool | None = False
+    mm_payload: Literal["tensors", "none"] = "tensors"
+    return_mm_kwargs: bool | None = None
+    kv_transfer_params: dict[str, Any] | None = None
+    ec_transfer_params: dict[str, Any] | None = None
     priority: Int64 = 0
     request_id: str = ""
     session_id: str | None = None
@@ -84,6 +96,14 @@ class _Sampling(_Open):
     cache_salt: str | None = None
     stream_interval: Annotated[int, Field(ge=1)] | None = None
 
+    @field_validator("thinking_token_budget", mode="before")
+    @classmethod
+    def _thinks(cls, given: Any) -> Any:
+        if given is not None and (type(given) is not int or given < -1):
+            text = "`thinking_token_budget` must be a non-negative integer or -1 for unlimited."
+            raise Refusal(text, "thinking_token_budget", given)
+        return None if given == -1 else given
+
     @model_validator(mode="before")
     @classmethod
     def _rules(cls, data: Any) -> Any:
@@ -91,6 +111,26 @@ class _Sampling(_Open):
         if not isinstance(data, dict):
             return data
         cls._own_rules(data)
+        cls._check_counts(data)
+        cls._later_rules(data)
+        formats.check_format(data.get("response_format"))
+        salt = data.get("cache_salt")
+        if salt is not None and not (isinstance(salt, str) and salt):
+            raise Refusal("Parameter 'cache_salt' must be a non-empty string if provided.", "cache_salt")
+        if salt is not None and (len(salt) > 128 or set(salt) & set("@/\\\x00")):
+            text = "Parameter 'cache_salt' must be at most 128 characters and must not contain '@', '/', "
+            raise Refusal(f"{text}'\\\\', or NUL.", "cache_salt")
+        return data
+
+    @classmethod
+    def _check_counts(cls, data: dict[str, Any]) -> None:
+        if data.get("logprob_token_ids"):
+            name, asked = "logprob_token_ids", data.get("logprobs")
+            if data.get("use_beam_search"):
+                raise Refusal(f"`{name}` is not supported with beam search.", name)
+            if asked is None or ("top_logprobs" in cls._counts and not asked):
+                more = " to true" * ("top_logprobs" in cls._counts)
+                raise Refusal(f"when using `{name}`, `logprobs` must be set{more}.", name)
         for name in cls._counts:
             given = data.get(name)
             if given is not None and not isinstance(given, int | float):
@@ -103,22 +143,19 @@ class _Sampling(_Open):
                 raise Refusal(f"`{name}` must be a positive value or -1.", name, given)
         if "top_logprobs" in cls._counts and data.get("top_logprobs") and not data.get("logprobs"):
             raise Refusal("when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs")
+
+    @staticmethod
+    def _check_stream(data: dict[str, Any]) -> None:
         if data.get("stream_options") and not data.get("stream"):
             raise Refusal("Stream options can only be defined when `stream=True`.", "stream_options")
-        salt = data.get("cache_salt")
-        if salt is not None and not (isinstance(salt, str) and salt):
-            raise Refusal("Parameter 'cache_salt' must be a non-empty string if provided.", "cache_salt")
-        if salt is not None and (len(salt) > 128 or set(salt) & set("@/\\\x00")):
-            raise Refusal(
-                "Parameter 'cache_salt' must be at most 128 characters and must "
-                "not contain '@', '/', '\\\\', or NUL.",
-                "cache_salt",
-            )
-        return data
 
     @classmethod
     def _own_rules(cls, data: dict[str, Any]) -> None:
         """Rules of one endpoint."""
+
+    @classmethod
+    def _later_rules(cls, data: dict[str, Any]) -> None:
+        """Those that come after the counts."""
 
     @property
     def chosen(self) -> int | None:
@@ -135,86 +172,6 @@ class _Sampling(_Open):
         """The stop strings."""
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
 
-    def check(self, limit: int, size: int) -> None:
-        """What vLLM checks last: the sampling, for `limit` tokens to come and `size` in all."""
-        n = 1 if self.n is None else self.n
-        t = 1.0 if self.temperature is None else self.temperature
-        self._check_values(n, t, limit)
-        if n > 1 and t < 1e-5:
-            raise Refusal(f"n must be 1 when using greedy sampling, got {n}.")
-        for kind, name, wanted in (
-            ("sample", "logprobs", self.chosen),
-            ("prompt", "prompt_logprobs", self.asked),
-        ):
-            count = size or 2**31 if wanted == -1 else wanted or 0
-            if count > MAX_LOGPROBS:
-                text = (
-                    f"Requested {kind} logprobs of {count}, which is greater than max allowed: {MAX_LOGPROBS}"
-                )
-                raise Refusal(text, name, count)
-        for name, ids in (
-            ("logit_bias", map(int, self.logit_bias or ())),
-            ("stop_token_ids", self.stop_token_ids),
-        ):
-            if bad := [i for i in ids or () if not 0 <= i < (size or 2**63)]:
-                text = f"token_id(s) {bad} in {name} contain out-of-vocab token ids. Vocabulary size: {size}"
-                raise Refusal(text, name, bad)
-        if self.allowed_token_ids == []:
-            raise Refusal("allowed_token_ids is not None and empty!", "allowed_token_ids", [])
-        if bad := [i for i in self.allowed_token_ids or () if not 0 <= i < (size or 2**63)]:
-            raise Refusal("allowed_token_ids contains out-of-vocab token id!", "allowed_token_ids", bad)
-
-    def _check_values(self, n: int, t: float, limit: int) -> None:
-        if bad := [key for key in self.logit_bias or () if whole(key) is None]:
-            text = "logit_bias contains key(s) that cannot be converted to integer token IDs"
-            raise Refusal(f"{text}: {bad}", "logit_bias", bad)
-        if n < 1:
-            raise Refusal(f"n must be at least 1, got {n}.")
-        if n > MAX_N:
-            more = "To increase this limit, set the VLLM_MAX_N_SEQUENCES environment variable."
-            raise Refusal(f"n must be at most {MAX_N}, got {n}. {more}")
-        penalty = 1.0 if self.repetition_penalty is None else self.repetition_penalty
-        for name in ("presence_penalty", "frequency_penalty"):
-            if not -2 <= (x := getattr(self, name) or 0.0) <= 2:
-                raise Refusal(f"{name} must be in [-2, 2], got {x}.")
-        if not math.isfinite(penalty) or penalty <= 0:
-            rule = "greater than zero" if math.isfinite(penalty) else "a finite number"
-            raise Refusal(f"repetition_penalty must be {rule}, got {penalty}.")
-        if not math.isfinite(t) or not 0 <= t <= 2:
-            rule = "a finite number" if not math.isfinite(t) else "non-negative" if t < 0 else "in [0, 2]"
-            raise Refusal(f"temperature must be {rule}, got {t}.", "temperature", t)
-        p = 1.0 if self.top_p is None else self.top_p
-        if not 0 < p <= 1:
-            raise Refusal(f"top_p must be in (0, 1], got {p}.", "top_p", p)
-        if (k := self.top_k or 0) < -1:
-            raise Refusal(f"top_k must be 0 (disable), or at least 1, got {k}.")
-        if not 0 <= (m := self.min_p or 0.0) <= 1:
-            raise Refusal(f"min_p must be in [0, 1], got {m}.")
-        if limit < 1:
-            raise Refusal(f"max_tokens must be at least 1, got {limit}.", "max_tokens", limit)
-        if self.min_tokens < 0:
-            raise Refusal(f"min_tokens must be greater than or equal to 0, got {self.min_tokens}.")
-        if self.min_tokens > limit:
-            rule = f"min_tokens must be less than or equal to max_tokens={limit}"
-            raise Refusal(f"{rule}, got {self.min_tokens}.")
-        if "" in self.stops:
-            raise Refusal("stop cannot contain an empty string.")
-        if "" in self.bad_words:
-            raise Refusal(f"bad_words cannot contain an empty string. Got bad_words={self.bad_words}")
-
-
-class Message(_Open):
-    """One message of a conversation."""
-
-    role: str
-    content: str | list[Any] | None = None
-
-    @model_validator(mode="after")
-    def _speaks(self) -> Message:
-        if self.role != "assistant" and "content" in self.model_fields_set and self.content is None:
-            raise ValueError("only an assistant may say nothing")
-        return self
-
 
 class Named(_Open):
     """The name of a function."""
@@ -227,6 +184,8 @@ class Function(Named):
 
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    defer_loading: bool | None = None
 
 
 class Tool(_Open):
@@ -234,6 +193,7 @@ class Tool(_Open):
 
     type: Literal["function"] = "function"
     function: Function
+    defer_loading: bool | None = None
 
 
 class NamedTool(_Open):
@@ -243,22 +203,51 @@ class NamedTool(_Open):
     type: Literal["function"] = "function"
 
 
-class ChatRequest(_Sampling):
+class _Templated(_Open, defer_build=True):
+    """What a chat template makes a prompt of."""
+
+    model: str | None = None
+    messages: list[ANY_MESSAGE]
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    media_io_kwargs: dict[str, dict[str, Any]] | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
+    tools: list[Tool] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ends(cls, data: Any) -> Any:
+        both = ("continue_final_message", "add_generation_prompt")
+        if isinstance(data, dict) and all(data.get(name) for name in both):
+            raise Refusal("Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
+        return data
+
+
+class ChatRequest(_Sampling, _Templated, defer_build=False):
     """The body of `/v1/chat/completions`."""
 
     _counts = ("prompt_logprobs", "top_logprobs")
-    messages: list[Message]
-    model: str | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     logprobs: bool | None = False
     top_logprobs: int | None = 0
-    tools: list[Tool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = "none"
+    tool_choice: Literal["none"] | Literal["auto"] | Literal["required"] | NamedTool | None = "none"
     parallel_tool_calls: bool | None = True
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    include_reasoning: bool = True
     echo: bool = False
-    add_generation_prompt: bool = True
-    chat_template_kwargs: dict[str, Any] | None = None
+    documents: list[dict[str, str]] | None = None
+    return_prompt_text: bool | None = None
+
+    @model_validator(mode="after")
+    def _calls(self) -> ChatRequest:
+        for message in self.messages:
+            if isinstance(message, dict) and message.get("tool_calls") is not None:
+                message["tool_calls"] = list(message["tool_calls"])
+        return self
 
     @property
     def chosen(self) -> int | None:
@@ -271,40 +260,69 @@ class ChatRequest(_Sampling):
         return self.top_logprobs or 0 if self.prompt_logprobs is None and self.echo else self.prompt_logprobs
 
     @property
+    def wanted(self) -> tuple[str, int | None]:
+        """The field that bounds the answer, and its tokens."""
+        if self.max_completion_tokens is not None:
+            return "max_completion_tokens", self.max_completion_tokens
+        return "max_tokens", self.max_tokens
+
+    @property
     def role(self) -> str:
         """Who speaks next."""
-        return "assistant" if self.add_generation_prompt else self.messages[-1].role
+        return "assistant" if self.add_generation_prompt else str(self.messages[-1]["role"])
 
     @classmethod
     def _own_rules(cls, data: dict[str, Any]) -> None:
         iter(data.get("messages", ()))  # vLLM goes through them before it knows what they are
         tools, choice = data.get("tools"), data.get("tool_choice")
-        if data.get("continue_final_message") and data.get("add_generation_prompt"):
-            raise Refusal("Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
         if tools == []:
             text = "`tools` must not be an empty array. Either provide at least one tool or omit the field"
             raise Refusal(f"{text} entirely.", "tools")
         if "tool_choice" not in data and tools:
             data["tool_choice"] = "auto"
-        if choice not in (None, "none") and tools is None:
+        if choice not in (None, "none"):
+            cls._check_choice(choice, tools)
+        formats.check_outputs(data.get("structured_outputs"), None, data.get("tool_choice", "none"))
+
+    @classmethod
+    def _check_choice(cls, choice: Any, tools: Any) -> None:
+        if tools is None:
             raise Refusal("When using `tool_choice`, `tools` must be set.", "tool_choice")
-        if choice not in (None, "none", "auto", "required") and not isinstance(choice, dict):
+        if choice not in ("auto", "required") and not isinstance(choice, dict):
             raise Refusal(
                 f"Invalid value for `tool_choice`: {choice}! Only named tools, "
                 '"none", "auto" or "required" are supported.',
                 "tool_choice",
             )
         if isinstance(choice, dict):
-            function = choice.get("function")
+            function, where = choice.get("function"), "tool_choice.function"
             if not isinstance(function, dict):
-                text = f"Invalid value for `function`: `{function}` in `tool_choice`! {USAGE}"
-                raise Refusal(text, "tool_choice.function")
+                raise Refusal(f"Invalid value for `function`: `{function}` in `tool_choice`! {USAGE}", where)
+            where += ".name"
             if "name" not in function:
-                text = f"Expected field `name` in `function` in `tool_choice`! {USAGE}"
-                raise Refusal(text, "tool_choice.function.name")
+                raise Refusal(f"Expected field `name` in `function` in `tool_choice`! {USAGE}", where)
+            name = function["name"]
+            if not isinstance(name, str) or not name:
+                text = f"Invalid `name` in `function`: `{name}` in `tool_choice`! {USAGE}"
+                raise Refusal(text, where)
+            if not any(tool["function"]["name"] == name for tool in tools):
+                text = "The tool specified in `tool_choice` does not match any of the specified `tools`"
+                raise Refusal(text, "tool_choice")
+
+    @classmethod
+    def _later_rules(cls, data: dict[str, Any]) -> None:
+        cls._check_stream(data)
+        given = data.get("messages")
+        for message in given if isinstance(given, list) else ():
+            if isinstance(message, dict):
+                if message.get("tool_calls") is not None:
+                    message["tool_calls"] = list(message["tool_calls"])
+                thought = message.pop("reasoning_content", None)  # its name of old
+                if thought is not None and message.get("reasoning") is None:
+                    message["reasoning"] = thought
 
 
-class CompletionRequest(_Sampling):
+class CompletionRequest(_Sampling, defer_build=False):
     """The body of `/v1/completions`."""
 
     _counts = ("prompt_logprobs", "logprobs")
@@ -315,6 +333,8 @@ class CompletionRequest(_Sampling):
     suffix: str | None = None
     echo: bool | None = False
     logprobs: int | None = None
+    prompt_embeds: bytes | list[bytes] | None = None
+    add_special_tokens: bool = True
 
     @property
     def chosen(self) -> int | None:
@@ -327,6 +347,11 @@ class CompletionRequest(_Sampling):
         return self.logprobs if self.prompt_logprobs is None and self.echo else self.prompt_logprobs
 
     @property
+    def wanted(self) -> tuple[str, int | None]:
+        """The field that bounds the answer, and its tokens."""
+        return "max_tokens", 16 if self.max_tokens is None else self.max_tokens
+
+    @property
     def silent(self) -> bool:
         """Whether only the prompt is wanted; vLLM makes one token all the same."""
         return bool(self.echo) and self.max_tokens == 0
@@ -336,14 +361,16 @@ class CompletionRequest(_Sampling):
         given = data.get("prompt")
         count = len(given) if isinstance(given, list) else 0
         if count > MAX_PROMPTS and not all(isinstance(x, int) for x in given or ()):
-            text = (
-                f"prompt list length {count} exceeds the maximum allowed count of {MAX_PROMPTS}. To increase "
-            )
-            raise Refusal(
-                f"{text}this limit, set the VLLM_MAX_COMPLETION_PROMPTS environment variable.", "prompt"
-            )
-        if data.get("prompt") in (None, ""):
+            text = f"prompt list length {count} exceeds the maximum allowed count of {MAX_PROMPTS}. To"
+            text += " increase this limit, set the VLLM_MAX_COMPLETION_PROMPTS environment variable."
+            raise Refusal(text, "prompt")
+        if data.get("prompt") in (None, "") and data.get("prompt_embeds") in (None, []):
             raise Refusal("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
+        cls._check_stream(data)
+
+    @classmethod
+    def _later_rules(cls, data: dict[str, Any]) -> None:
+        formats.check_outputs(data.get("structured_outputs"), "structured_outputs")
 
 
 class TokenizePrompt(_Open):
@@ -351,17 +378,14 @@ class TokenizePrompt(_Open):
 
     model: str | None = None
     prompt: str
+    add_special_tokens: bool = True
     return_token_strs: bool | None = False
 
 
-class TokenizeChat(_Open):
+class TokenizeChat(_Templated, defer_build=False):
     """The body of `/tokenize` with a conversation."""
 
-    model: str | None = None
-    messages: list[Message]
-    add_generation_prompt: bool = True
     return_token_strs: bool | None = False
-    chat_template_kwargs: dict[str, Any] | None = None
 
 
 TOKENIZE = TypeAdapter[TokenizePrompt | TokenizeChat](TokenizePrompt | TokenizeChat)

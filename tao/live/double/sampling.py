@@ -73,8 +73,13 @@ def _ranks(tokenizer: Tokenizer, token: int, count: int) -> list[int]:
 class Spelling:
     """How log probabilities name tokens: by their text, or `token_id:N`."""
 
-    def __init__(self, tokenizer: Tokenizer, numbers: bool) -> None:
-        self.tokenizer, self.numbers = tokenizer, numbers
+    def __init__(self, tokenizer: Tokenizer, numbers: bool, only: Sequence[int] = ()) -> None:
+        self.tokenizer, self.numbers, self.only = tokenizer, numbers, only
+
+    def _top(self, token: int, count: int) -> list[int]:
+        """The tokens beside the one said: those asked for, else the likeliest."""
+        others = (t for t in self.only if t != token)
+        return [token, *others] if self.only else _ranks(self.tokenizer, token, count)
 
     def name(self, token: int) -> str:
         """The name of a token."""
@@ -89,7 +94,8 @@ class Spelling:
 
         content = []
         for token in tokens:
-            top = [entry(t, k + 1) for k, t in enumerate(_ranks(self.tokenizer, token, count))][:count]
+            top = [entry(t, k + 1) for k, t in enumerate(self._top(token, count))]
+            top = top if self.only else top[:count]
             said = self.tokenizer.decode([token], special=True)
             spelled = {"bytes": list(said.encode("utf-8", "replace"))}
             content.append(entry(token, 1) | spelled | {"top_logprobs": top})
@@ -102,8 +108,7 @@ class Spelling:
             offsets.append(offset)
             offset += len(name)
         tops: list[dict[str, float] | None] = [
-            {self.name(t): (k + 1) * HALF for k, t in enumerate(_ranks(self.tokenizer, token, count))}
-            for token in tokens
+            {self.name(t): (k + 1) * HALF for k, t in enumerate(self._top(token, count))} for token in tokens
         ]
         own: list[float | None] = [HALF] * len(names)
         if first:

@@ -40,7 +40,9 @@ class Answers:
     ) -> None:
         self.engine, self.request = engine, request
         self.chat = chat = isinstance(request, ChatRequest)
-        self._spelling = Spelling(tokenizer, bool(request.return_tokens_as_token_ids))
+        self._spelling = Spelling(
+            tokenizer, bool(request.return_tokens_as_token_ids), request.logprob_token_ids or ()
+        )
         self.fingerprint, self.settings = fingerprint, engine.settings
         kind = "chatcmpl" if chat else "cmpl"
         self.id = f"{kind}-{request_id or secrets.token_hex(8)}"
@@ -87,14 +89,14 @@ class Answers:
         if self.chat:
             ids = jobs[0].tokens if self._ids else None
             known = {"prompt_logprobs": self._prompt_logprobs(jobs[0]), "prompt_token_ids": ids}
-            body |= known | {"prompt_text": None}
+            body |= known | {"prompt_text": jobs[0].prompt or None}
         body |= {"kv_transfer_params": None, "ec_transfer_params": None}
         return body | {"metrics": self._timing(jobs, {"speculative_decoding": None})}
 
     def _echoed(self) -> str:
         """What a chat's answer begins with."""
         last = self.request.messages[-1]
-        return flat(last.content) if self.request.echo and last.role == self.request.role else ""
+        return flat(last["content"]) if self.request.echo and last["role"] == self.request.role else ""
 
     def _echo(self, job: Job, text: str) -> str:
         """What a completion says."""
@@ -131,7 +133,8 @@ class Answers:
         if whole and s.version >= (0, 26):
             details["multimodal_tokens"] = None
         if whole or s.prompt_tokens_details:
-            usage["prompt_tokens_details"] = details if s.prompt_tokens_details else None
+            known = s.prompt_tokens_details and not self.request.use_beam_search
+            usage["prompt_tokens_details"] = details if known else None
         return usage | ({"completion_tokens_details": None} if whole else {})
 
     def _count(self, jobs: list[Job]) -> dict[str, Any]:
@@ -147,13 +150,14 @@ class Answers:
             return None
         ms = PS_PER_S * s.speedup / 1000
         first, spent = (job.first_token_ps - job.submitted_ps) / ms, (job.last_ps - job.first_token_ps) / ms
-        return {
+        found = {
             "time_to_first_token_ms": first,
             "generation_time_ms": spent,
             "queue_time_ms": (job.scheduled_ps - job.submitted_ps) / ms,
             "mean_itl_ms": spent / (job.emitted - 1) if job.emitted > 1 else None,
             "tokens_per_second": 1000 * job.emitted / (first + spent),
-        } | more
+        }
+        return (dict.fromkeys(found) if self.request.use_beam_search else found) | more
 
     # --- streamed -----------------------------------------------------------------------------
 
@@ -164,12 +168,15 @@ class Answers:
             if not count and not jobs[index].reason:
                 yield b": keep-alive\n\n"
                 continue
+            job = jobs[index]
+            end = job.reason if count == job.emitted and job.reason else None
+            if self.request.use_beam_search and not end:
+                continue  # a search knows its answer when it is over
             out = []
             if not begun and self.chat:
                 for role in (True, False) if self._echoed() else (True,):
                     out += [self._event(self._begin(i, role), job, 0) for i, job in enumerate(jobs)]
-            begun, job = True, jobs[index]
-            end = job.reason if count == job.emitted and job.reason else None
+            begun = True
             if told[index] and count - told[index] < (self.request.stream_interval or 1) and not end:
                 continue
             if count > told[index] or end:
@@ -224,7 +231,7 @@ class Answers:
             count = {"prompt_tokens": prompt, "total_tokens": prompt + made, "completion_tokens": made}
             more["usage"] = count | ({"completion_tokens_details": None} if self.chat else {})
         if self.chat and "role" in choice["delta"]:
-            more |= {"prompt_token_ids": job.tokens if self._ids else None, "prompt_text": None}
+            more |= {"prompt_token_ids": job.tokens if self._ids else None, "prompt_text": job.prompt or None}
         return _sse(self._chunk | more)
 
 

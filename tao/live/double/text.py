@@ -25,8 +25,8 @@ class Tokenizer(Hashable, Protocol):
     size: int  # tokens in the vocabulary; 0: any number is one
     longest: int  # bytes of its longest token
 
-    def encode(self, text: str) -> list[int]:
-        """The tokens of a text, special tokens recognized."""
+    def encode(self, text: str, special: bool = False) -> list[int]:
+        """The tokens of a text, special tokens recognized, and with `special` those that begin any text."""
 
     def decode(self, tokens: Sequence[int], special: bool = False) -> str:
         """The text of tokens, with or without the special ones."""
@@ -50,7 +50,7 @@ class PieceTokenizer:
 
     eos, size, longest = 2, 0, max(map(len, SPECIALS))
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, special: bool = False) -> list[int]:
         tokens: list[int] = []
         for part in re.split(r"(<\|(?:endoftext|im_start|im_end)\|>)", text):
             if part in SPECIALS:
@@ -110,9 +110,10 @@ class FolderTokenizer:
         environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         environment.filters["tojson"] = lambda x, **k: json.dumps(x, ensure_ascii=False, **k)
         self._template = environment.from_string(source)
+        self._developers = bool(re.search("[\"']developer[\"']", source))
 
-    def encode(self, text: str) -> list[int]:
-        return list(self._tokens.encode(text, add_special_tokens=False).ids)
+    def encode(self, text: str, special: bool = False) -> list[int]:
+        return list(self._tokens.encode_batch([text], add_special_tokens=special)[0].ids)
 
     def decode(self, tokens: Sequence[int], special: bool = False) -> str:
         return str(self._tokens.decode(list(tokens), skip_special_tokens=not special))
@@ -121,8 +122,32 @@ class FolderTokenizer:
         return str(self._tokens.id_to_token(token))
 
     def prompt(self, messages: list[dict[str, Any]], options: dict[str, Any]) -> str:
-        plain = [m | {"content": flat(m.get("content"))} for m in messages]
-        return str(self._template.render(messages=plain, **{"add_generation_prompt": True} | options))
+        shown = [m | {"content": flat(m.get("content"))} for m in map(_parsed, messages)]
+        if not self._developers and any(m["role"] == "developer" for m in shown):
+            shown = _as_system(shown)
+        return str(self._template.render(messages=shown, **{"add_generation_prompt": True} | options))
+
+
+def _parsed(message: dict[str, Any]) -> dict[str, Any]:
+    """A message whose tool calls have objects as arguments, which templates expect."""
+    calls = []
+    for call in message.get("tool_calls") or ():
+        given = call["function"].get("arguments")
+        try:
+            found = json.loads(given) if isinstance(given, str) else given
+        except ValueError:
+            found = None
+        calls.append(
+            call | {"function": call["function"] | {"arguments": found if isinstance(found, dict) else {}}}
+        )
+    return message | {"tool_calls": calls} if calls else message
+
+
+def _as_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For a template without developers: they speak with the system, in one message that comes first."""
+    of = [m for m in messages if m["role"] in ("developer", "system")]
+    text = "\n\n".join(m["content"] for m in of if m["content"])
+    return [{"role": "system", "content": text}, *(m for m in messages if m not in of)]
 
 
 def flat(content: Any) -> str:

@@ -11,6 +11,10 @@ from tao.live.double.errors import BodyError, Refusal
 from tao.live.double.stream import dumps
 
 Asgi = Callable[..., Awaitable[Any]]
+METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY")
+VARY = b", ".join(
+    [b"Origin", *(b"Access-Control-Request-" + x for x in (b"Method", b"Headers", b"Private-Network"))]
+)
 MAX_BODY = 16 * 2**20  # bytes of a request; ours, some 4 million tokens
 
 
@@ -24,6 +28,8 @@ class Response:
         """Status and headers."""
         self.begun = True
         known = [*headers, (b"x-request-id", self._id.encode("latin-1", "replace"))]
+        if status != 401 and b"vary" not in dict(headers):
+            known.append((b"vary", b"Origin"))
         await self._send({"type": "http.response.start", "status": status, "headers": known})
 
     async def part(self, body: bytes, more: bool = True) -> None:
@@ -34,10 +40,18 @@ class Response:
         """A whole answer: JSON, or bytes that are text."""
         text = isinstance(data, bytes)
         body = data if text else dumps(data).encode("utf-8", "replace")
-        kind = b"text/plain; version=0.0.4; charset=utf-8" if text else b"application/json"
-        about = [(b"content-length", str(len(body)).encode())] + [(b"content-type", kind)] * bool(body)
+        kind = b"text/plain; charset=utf-8" if text else b"application/json"
+        about = [(b"content-length", str(len(body)).encode())]
+        about += [(b"content-type", kind)] * (bool(body) and b"content-type" not in dict(headers))
         await self.begin(status, *headers, *about)
         await self.part(body, more=False)
+
+    async def preflight(self, method: str, wanted: str | None) -> None:
+        """What a browser hears that asks for a page of another origin: vLLM allows none by default."""
+        told = (b"access-control-allow-headers", (wanted or "").encode("latin-1", "replace"))
+        about = [(b"vary", VARY), (b"access-control-allow-methods", ", ".join(METHODS).encode())]
+        about += [(b"access-control-max-age", b"600"), *[told] * (wanted is not None)]
+        await self.json(b"Disallowed CORS origin" + b", method" * (method not in METHODS), 400, *about)
 
 
 def event(data: Any) -> bytes:
@@ -56,17 +70,24 @@ async def read(headers: dict[str, str], receive: Asgi) -> Any:
         more = message.get("more_body", False)
         if len(raw) > MAX_BODY or (told.isdecimal() and int(told) > MAX_BODY):
             raise Refusal(f"The request is larger than {MAX_BODY} bytes.", status=413)
-    if headers.get("content-type", "").lower().split(";")[0] != "application/json":
+    kind, _, form = headers.get("content-type", "").lower().split(";")[0].partition("/")
+    wrong = (kind, form) != ("application", "json")
+    data = None if wrong and not (kind == "application" and form.endswith("+json")) else _parsed(bytes(raw))
+    if wrong:  # what only resembles JSON is read all the same
         why = "Unsupported Media Type: Only 'application/json' is allowed"
         raise Refusal(f"1 validation error:\n  {why}", kind="Bad Request")
-    if not raw:
+    if data is None:
         raise BodyError("missing", "Field required")
+    return data
+
+
+def _parsed(raw: bytes) -> Any:
     try:
-        return json.loads(raw)
+        return json.loads(raw) if raw else None
     except json.JSONDecodeError as e:
         what = {"input": {}, "ctx": {"error": e.msg}}
         raise BodyError("json_invalid", "JSON decode error", (e.pos,), **what) from None
-    except (UnicodeDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         raise Refusal("There was an error parsing the body", kind="detail") from None
 
 
