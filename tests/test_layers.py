@@ -57,7 +57,7 @@ FROM_LEVEL = {  # at the top of a module; a function may import what it alone ne
 }
 ONLY_LIVE = ("aiohttp", "yarl", "prometheus_client", "ssl")  # even inside functions
 
-MAX_FILE, MAX_FUNCTION, MAX_PACKAGE = 400, 60, 38_900  # lines
+MAX_FILE, MAX_FUNCTION, MAX_PACKAGE = 400, 60, 39_300  # lines
 LONG_FILES: dict[str, str] = {}  # module: why
 
 
