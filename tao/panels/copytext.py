@@ -6,6 +6,7 @@ import anywidget
 import traitlets
 
 # The text can be edited: where none can, JupyterLab's commands of one key hold, and X cuts the cell.
+# What is typed stays in the field, until it is shown the next time.
 # A page that is opened again shows what was shown, but the focus moves only when a key was pressed for it.
 _ESM = """
 function render({ model, el }) {
@@ -21,7 +22,6 @@ function render({ model, el }) {
   };
   model.on("change:value", update);
   model.on("change:shown", () => { update(); text.focus(); text.select(); text.scrollTop = 0; });
-  text.addEventListener("change", () => { model.set("value", text.value); model.save_changes(); });
   update();
 }
 export default { render };
@@ -29,7 +29,7 @@ export default { render };
 
 
 class CopyText(anywidget.AnyWidget):
-    """A text field named `description`, hidden until `show`; `value` is its text, `shown` counts how often.
+    """A text field named `description`, hidden until `show`; `value` is what that shows, `shown` how often.
 
     >>> field = CopyText(description="Python")
     >>> field.show("import tao"); field.value, field.shown

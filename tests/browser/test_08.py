@@ -118,7 +118,7 @@ def test_the_setting_can_be_copied(panel: Any, ran: Any) -> None:
     assert code.input_value() == "gone"  # the selection, which was all of it
     ran.keyboard.press("Control+V")
     assert "race = tao.compare(" in code.input_value()
-    panel.get_by_role("button", name="Copy as Python", exact=True).press("Enter")
+    panel.get_by_role("button", name="Copy as Python", exact=True).click()
     assert comes(ran, lambda: selected(ran).startswith("import tao"))
     assert selected(ran) == code.input_value()
 
