@@ -426,6 +426,11 @@ async def with_real(found, name, scenario, *more):
         return await scenario(http, *more)
 
 
+# Of a good prompt beside an empty one the real server sometimes (8 of 20 times) looks up its token before the
+# other one's refusal ends both. Two such lists are asked.
+RACING = 2  # tokens
+
+
 def test_the_double_answers_as_the_real_servers_do(real, model):
     scenario = lambda http: everything(http, model)  # noqa: E731
 
@@ -442,6 +447,8 @@ def test_the_double_answers_as_the_real_servers_do(real, model):
         assert names(page) == names(after)
         mine, end = (since(x, y) for x, y in ((first, page), (before, after)))
         print(f"{name}: {len(mine)} metrics, {end['vllm:num_preemptions_total' + LABELS]:g} preemptions")
+        looked_up = "vllm:prefix_cache_queries_total" + LABELS
+        assert 0 <= end.pop(looked_up) - mine.pop(looked_up) <= RACING
         assert mine == end
         assert_identities(page, left=True)  # prompts with log probabilities are not looked up in the cache
 
