@@ -54,3 +54,14 @@ def test_the_share_found_is_a_whole_percent_and_0_if_nothing_was_promised() -> N
     assert share is not None
     assert live.found_percent(run) == round(100 * share)
     assert live.found_percent(SIX) == 0
+
+
+def test_what_agrees_best_differs_least_and_nothing_does_without_a_simulation() -> None:
+    run, slower = (small_run(short_sessions(n, seed=1)) for n in (2, 3))
+    off = {
+        words: abs(tao.measure(run)[name] / tao.measure(slower)[name] - 1)
+        for words, name in live.ROWS.items()
+    }
+    best = live.agrees_best(run, slower)
+    assert all(off[best] <= other for other in off.values())
+    assert live.agrees_best(run, None) == "none of them"

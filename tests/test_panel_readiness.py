@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from tao import charts, lab
 from tao.exercises import readiness as exercises
@@ -312,3 +315,10 @@ def test_unanswered_wrong_and_right(
     capsys: pytest.CaptureFixture[str], check: Callable[[Any], None], answer: Any, start: str
 ) -> None:
     assert said(capsys, check, answer).startswith(start)
+
+
+def test_the_picture_keeps_the_colors_of_its_legend() -> None:
+    image = Image.open(io.BytesIO(picture.png(ReadinessPanel("known").chart())))
+    seen = {color for _, color in image.convert("RGB").getcolors(2**16)}
+    legend = ((0, 114, 178), (0, 158, 115), (230, 159, 0))  # in force, ready, ready as a probe
+    assert all(any(max(map(abs, np.subtract(a, b))) <= 3 for b in seen) for a in legend)

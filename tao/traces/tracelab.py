@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tao.traces.builder import Builder
-from tao.traces.files import Source, decoded
+from tao.traces.files import Source, decoded, number
 from tao.traces.values import mappings, name, scaled
 
 TITLE, REPLAY = "TraceLab rounds", "TraceLab replay table"
@@ -156,14 +156,4 @@ def _cells(line: bytes, columns: list[str], delimiter: str, source: Source) -> d
         source.ledger.skip("header lines in the middle of a table")
         return None
     row = dict(zip(columns, cells, strict=True))
-    return row | {key: _number(row[key]) for key in (*_COLUMNS, "tool_wait_after_ms") if key in row}
-
-
-def _number(cell: str) -> Any:
-    """The number in a cell, None in an empty one; other text is left for `Builder` to refuse."""
-    for kind in (int, float):
-        try:
-            return kind(cell)
-        except ValueError:
-            continue
-    return cell or None
+    return row | {key: number(row[key]) for key in (*_COLUMNS, "tool_wait_after_ms") if key in row}
